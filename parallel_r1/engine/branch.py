@@ -1,0 +1,311 @@
+"""The rollout state machine: main chain -> paths -> summary -> main chain. Pure, free of torch.
+
+One `Branch` follows one response (paper section 3.1). It is told which tokens were sampled and says
+what to do next: which tokens the model must read, at which positions, and where the next samples come
+from. The backend owns keys, masks and random numbers; this file owns the grammar, the budgets and
+every token that is inserted.
+
+Budgets are spent before they are exceeded. A block opens only where each path can have at least its
+two tags and one token, and where ``</Parallel>`` and the reserve for summary and answer still fit; so
+an opened block is always closed. A path that reaches its budget is closed by force. Only the summary
+or the main chain can meet the response budget, and the response ends there. Whatever was cut marks
+the rollout ``truncated``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Literal, NamedTuple
+
+from parallel_r1.config import EngineConfig
+from parallel_r1.trace.layout import close_position, path_start
+from parallel_r1.trace.tags import TagIds
+from parallel_r1.types import Region, StopReason, Variant
+
+MAIN = -1
+"""The strand that is no path: main chain, summary and the tags between paths."""
+LEAST_PATH = 3
+"""``<Path>``, one token, ``</Path>``."""
+
+
+class Rule(IntEnum):
+    """What may be sampled at a place; the rows of `FORBIDDEN`."""
+
+    MAY_FORK = 0
+    MAIN = 1
+    PATH = 2
+    SUMMARY = 3
+    NO_FORK = 4
+    FREE = 5
+
+
+_ALL = frozenset(("parallel_open", "parallel_close", "path_open", "path_close", "summary_open", "summary_close"))
+FORBIDDEN: dict[Rule, tuple[frozenset[str], bool]] = {
+    Rule.MAY_FORK: (_ALL - {"parallel_open"}, False),
+    Rule.MAIN: (_ALL, False),
+    Rule.PATH: (_ALL - {"path_close"}, True),
+    Rule.SUMMARY: (_ALL - {"summary_close"}, True),
+    Rule.NO_FORK: (frozenset({"parallel_open"}), False),
+    Rule.FREE: (frozenset(), False),
+}
+"""Region -> (forbidden tags, is the end of the text forbidden). The last two serve constraints = false
+and mode = "linear"; there too no block opens that could not be finished."""
+
+
+def forbidden_ids(rule: Rule, tags: TagIds, stop_ids: Sequence[int]) -> frozenset[int]:
+    """The ids that may not be sampled under ``rule``."""
+    names, no_stop = FORBIDDEN[rule]
+    return frozenset(getattr(tags, name) for name in names) | (frozenset(stop_ids) if no_stop else frozenset())
+
+
+class Sampled(NamedTuple):
+    """One sampled token with its numbers (see `parallel_r1.types.Rollout`)."""
+
+    token: int
+    engine_logp: float = 0.0
+    sampling_logp: float = 0.0
+    allowed_mass: float = 1.0
+
+
+class Written(NamedTuple):
+    """One token of the response, in canonical order."""
+
+    token: int
+    forced: bool
+    engine_logp: float
+    sampling_logp: float
+    allowed_mass: float
+
+
+class Feed(NamedTuple):
+    """One token the model must read. ``sample``: the strand's next token is drawn from its logits."""
+
+    token: int
+    position: int
+    strand: int
+    sample: bool
+
+
+class Step(NamedTuple):
+    """What to do next."""
+
+    feed: tuple[Feed, ...]
+    rewind: bool = False
+    """Causal join: first forget every path of the block but the first; ``feed`` brings the others back."""
+    done: StopReason | None = None
+
+
+Kind = Literal["main", "path", "summary", "block"]
+Listener = Callable[[int, Region, bool], None]
+"""Called with (token, region, forced) as tokens are decoded."""
+
+
+class Branch:
+    """The state of one response. Sample once per entry of `strands`, hand the results to `advance`, repeat.
+
+    Args:
+        config: mode, number of paths, budgets and whether constraints are on.
+        tags: None where the tokenizer has none; the mode is then "sequential" or "linear".
+        stop_ids: ids that end the text.
+        variant: decides positions at the join and whether paths are read again there.
+        num_prompt_tokens: length of the prompt, which stands at positions 0, 1, ...
+        listener: hears of every token.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        tags: TagIds | None,
+        stop_ids: Sequence[int],
+        variant: Variant,
+        num_prompt_tokens: int,
+        listener: Listener | None = None,
+    ) -> None:
+        if tags is None and config.mode == "forked":
+            raise ValueError("engine.mode = 'forked' needs a tokenizer with tags; use add_tags, or mode = 'sequential'")
+        self.config, self.tags, self.stop_ids, self.variant = config, tags, frozenset(stop_ids), variant
+        self.strands: list[int] = [MAIN]
+        """Where the next tokens are sampled: `MAIN`, or the open paths."""
+        self.written: list[Written] = []
+        """The response so far; the tokens of open paths are missing until the join."""
+        self.num_blocks = 0
+        self.critical_tokens = 0
+        """Tokens outside blocks plus, per block, its longest path, its tags and its summary."""
+        self.truncated = False
+        self._listener = listener
+        self._position = num_prompt_tokens
+        self._used = 0
+        self._main_samples = 0
+        self._in_summary = False
+        self._paths: list[list[Written]] = []
+        self._fed = 0
+        self._parallel_position = 0
+        self._path_limit = 0
+        newline = tags.newline if tags else ()
+        self._reserve = max(config.answer_reserve, len(newline) + 2)
+
+    def rule(self, strand: int) -> Rule:
+        """What may be sampled next on ``strand``."""
+        if self.config.mode == "linear":
+            return Rule.FREE
+        if strand != MAIN:
+            return Rule.PATH if self.config.constraints else Rule.FREE
+        if not self.config.constraints and self.config.mode == "forked":
+            return Rule.FREE if not self._in_summary and self._fits() else Rule.NO_FORK
+        if self._in_summary:
+            return Rule.SUMMARY
+        return Rule.MAY_FORK if self._fits() else Rule.MAIN
+
+    def expected_tag(self, strand: int) -> int:
+        """The tag that would move the response on from here: open a block, close a path or summary; -1: none."""
+        if self.tags is None or self.config.mode == "linear":
+            return -1
+        if strand != MAIN:
+            return self.tags.path_close
+        if self._in_summary:
+            return self.tags.summary_close
+        return self.tags.parallel_open if self._fits() else -1
+
+    def counter(self, strand: int) -> tuple[int, int, int]:
+        """(block, path + 1, index): names the next draw, whatever else is decoded beside it."""
+        if strand == MAIN:
+            return 0, 0, self._main_samples
+        return self.num_blocks, strand + 1, len(self._paths[strand])
+
+    def advance(self, sampled: Sequence[Sampled]) -> Step:
+        """Take one sampled token per entry of `strands`, in that order."""
+        if self._paths:
+            return self._advance_paths(sampled)
+        return self._advance_main(sampled[0])
+
+    def close(self) -> None:
+        """Give up (a cancelled rollout): the tokens of open paths join the response as they are."""
+        for path in self._paths:
+            self.written.extend(path)
+        self._count_parallel()
+        self._paths, self.strands = [], []
+
+    # --- main chain and summary ---
+
+    def _advance_main(self, sampled: Sampled) -> Step:
+        token = sampled.token
+        self._main_samples += 1
+        opens = self._opens(token)
+        if opens or (self.config.mode == "linear" and self.tags and token == self.tags.parallel_open):
+            self.num_blocks += 1
+        self._write(sampled, "summary" if self._in_summary else "block" if opens else "main")
+        if token in self.stop_ids:
+            return self._done("stop")
+        if self._in_summary and self.tags is not None and token == self.tags.summary_close:
+            self._in_summary = False
+        if opens:
+            return self._open_block()
+        if self._used >= self.config.max_response_tokens:
+            self.truncated = True
+            return self._done("length")
+        self._position += 1
+        return Step((Feed(token, self._position - 1, MAIN, True),))
+
+    def _opens(self, token: int) -> bool:
+        """Does this token of the main strand open a block? (A linear decoder only writes the tag.)"""
+        forks = self.config.mode == "forked" and not self._in_summary
+        return forks and self.tags is not None and token == self.tags.parallel_open
+
+    def _done(self, reason: StopReason) -> Step:
+        self.strands = []
+        return Step((), done=reason)
+
+    def _fits(self) -> bool:
+        """May a block open with the next token?"""
+        if self.config.mode != "forked" or self.num_blocks >= self.config.max_blocks:
+            return False
+        return self._room(self._used + 1) >= LEAST_PATH
+
+    def _room(self, used: int) -> int:
+        """Tokens that each path may have once ``used`` tokens are spent, ``<Parallel>`` included."""
+        left = self.config.max_response_tokens - used - 1 - self._reserve  # 1: </Parallel>
+        return min(self.config.path_budget, left // self.config.paths)
+
+    # --- paths ---
+
+    def _open_block(self) -> Step:
+        assert self.tags is not None
+        self._parallel_position = self._position
+        self._path_limit = self._room(self._used)
+        self._paths = [[] for _ in range(self.config.paths)]
+        self.strands = list(range(self.config.paths))
+        feed = [Feed(self.tags.parallel_open, self._position, MAIN, False)]
+        start = path_start(self._parallel_position)
+        for path in self.strands:
+            self._write(self.tags.path_open, "path", path)
+            feed.append(Feed(self.tags.path_open, start, path, True))
+        self._fed = 1
+        return Step(tuple(feed))
+
+    def _advance_paths(self, sampled: Sequence[Sampled]) -> Step:
+        assert self.tags is not None
+        close = self.tags.path_close
+        feed: list[Feed] = []
+        live: list[int] = []
+        start = path_start(self._parallel_position)
+        for strand, choice in zip(self.strands, sampled, strict=True):
+            path = self._paths[strand]
+            first_new = len(path)
+            if choice.token in self.stop_ids:  # only with constraints off: the end of the text is dropped
+                self._write(close, "path", strand)
+            else:
+                self._write(choice, "path", strand)
+                if choice.token != close and len(path) + 1 >= self._path_limit:
+                    self._write(close, "path", strand)
+                    self.truncated = True
+            closed = path[-1].token == close
+            if not closed:
+                live.append(strand)
+            feed += [
+                Feed(path[i].token, start + i, strand, not closed) for i in range(first_new, len(path))
+            ]
+        self.strands = live
+        if not live:
+            return self._join(feed)
+        self._fed = len(self._paths[0])
+        return Step(tuple(feed))
+
+    def _join(self, feed: list[Feed]) -> Step:
+        """All paths are closed: insert ``</Parallel>``, newline, ``<Summary>`` and sample the summary."""
+        assert self.tags is not None
+        joined = [token for path in self._paths for token in path]
+        self.written.extend(joined)
+        longest = self._count_parallel()
+        if self.variant == "causal":
+            # Path 1 saw what a plain causal reader sees, so its keys stay; the others are read again.
+            first = path_start(self._parallel_position)
+            feed = [Feed(w.token, first + i, MAIN, False) for i, w in enumerate(joined) if i >= self._fed]
+            position = first + len(joined)
+        else:
+            position = close_position(self._parallel_position, longest)
+        self._paths, self.strands, self._in_summary = [], [MAIN], True
+        closers = [self.tags.parallel_close, *self.tags.newline, self.tags.summary_open]
+        for offset, token in enumerate(closers):
+            last = offset == len(closers) - 1
+            self._write(token, "summary" if last else "block")
+            feed.append(Feed(token, position + offset, MAIN, last))
+        self._position = position + len(closers)
+        return Step(tuple(feed), rewind=self.variant == "causal")
+
+    def _count_parallel(self) -> int:
+        """Leave only the longest open path in `critical_tokens` (`_write` counted all); returns its length."""
+        lengths = [len(path) for path in self._paths]
+        longest = max(lengths, default=0)
+        self.critical_tokens += longest - sum(lengths)
+        return longest
+
+    def _write(self, token: int | Sampled, kind: Kind, path: int = MAIN) -> None:
+        """Append a sampled token, or insert a forced one (given as a bare id)."""
+        entry = Written(token, True, 0.0, 0.0, 1.0) if isinstance(token, int) else Written(token[0], False, *token[1:])
+        (self.written if path == MAIN else self._paths[path]).append(entry)
+        self._used += 1
+        self.critical_tokens += 1
+        if self._listener is not None:
+            block = -1 if kind == "main" else self.num_blocks - 1
+            self._listener(entry.token, Region(kind, block, path), entry.forced)

@@ -1,0 +1,347 @@
+"""How the layout rule enters a transformers model: one hook for training, one function for decoding.
+
+- `install_layout_hook` puts ONE forward pre-hook on the backbone. It turns ids into ``position_ids``
+  and an explicit 4-D mask, so any trainer that calls the model with ids and a 2-D ``attention_mask``
+  scores tokens under the layout. It fires under fused LM heads too, as they still run the backbone.
+- ``parallel_r1_tree`` is an attention function registered through ``AttentionInterface``. The rollout
+  engine calls the model with all query tokens of all rows in one flat row and hands over a `TreeStep`
+  that says where each token's key goes and which keys it sees.
+
+The mask is always a float in the model's dtype (``eager`` attention adds it to the scores, so a
+boolean one gives wrong logits without a word) and always present (restarted positions without a mask
+switch on transformers' packed-sequence masking). Flash and flex attention are refused: the one
+ignores a dense mask, the other has no backward pass on CPU.
+
+Legend: B rows, T tokens, Q padded queries of a row, L keys, N flat query tokens, H query heads,
+M key heads, G = H / M heads per group, D head size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+
+from parallel_r1.trace.layout import layout
+from parallel_r1.trace.tags import TagIds
+from parallel_r1.types import Phase, Variant
+
+TREE_ATTENTION = "parallel_r1_tree"
+FULL, SLIDING = "full_attention", "sliding_attention"
+
+
+def backbone(model: PreTrainedModel) -> nn.Module:
+    """The decoder stack under the LM head (also through a PEFT wrapper)."""
+    return model.get_decoder()
+
+
+def layer_masks(config: Any, build: Callable[[int | None], torch.Tensor]) -> torch.Tensor | dict[str, torch.Tensor]:
+    """One mask, or one per layer type where some layers have a sliding window.
+
+    ``build`` makes the mask for a window (None: no window).
+
+    Raises:
+        ValueError: the model has layers that no mask can describe (linear or chunked attention, ...).
+    """
+    types = set(getattr(config, "layer_types", None) or ())
+    window = getattr(config, "sliding_window", None)
+    if types - {FULL, SLIDING}:
+        raise ValueError(
+            f"layer_types = {sorted(types)}: only {FULL!r} and {SLIDING!r} layers can hide sibling paths; "
+            "use a model with plain attention"
+        )
+    if SLIDING in types:
+        return {FULL: build(None), SLIDING: build(window)} if FULL in types else {SLIDING: build(window)}
+    if types or window is None or not getattr(config, "use_sliding_window", True):
+        return build(None)
+    return build(window)
+
+
+def additive(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """0 where visible, the dtype's lowest number elsewhere."""
+    mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+    return mask.masked_fill_(~visible, torch.finfo(dtype).min)
+
+
+# --- training: the hook ---------------------------------------------------------------------------
+
+_HOOKED: WeakSet[nn.Module] = WeakSet()
+
+
+class LayoutHook:
+    """What `install_layout_hook` returns: ``remove()`` takes the hook off again (also a context manager)."""
+
+    def __init__(self, module: nn.Module, handle: Any) -> None:
+        self._module, self._handle = module, handle
+
+    def remove(self) -> None:
+        self._handle.remove()
+        _HOOKED.discard(self._module)
+
+    def __enter__(self) -> LayoutHook:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.remove()
+
+
+def install_layout_hook(
+    model: PreTrainedModel, tags: TagIds, variant: Variant, phase: Phase = "scoring"
+) -> LayoutHook:
+    """Make every plain call of ``model`` score its ids under the layout rule.
+
+    Calls that bring a cache, a 4-D mask or a mask per layer type are left alone: they know better.
+    Positions handed in by the caller are replaced.
+
+    Raises:
+        ValueError: a hook is already there, or the attention implementation takes no dense mask.
+    """
+    module = backbone(model)
+    if module in _HOOKED:
+        raise ValueError("install_layout_hook: this model already has a layout hook; call remove() on it first")
+    config = module.config
+    layer_masks(config, lambda window: torch.empty(0))  # refuse unknown layer types at once
+
+    def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
+        mask = kwargs.get("attention_mask", args[1] if len(args) > 1 else None)
+        if _knows_better(mask, kwargs):
+            return None
+        if config._attn_implementation not in ("sdpa", "eager"):
+            raise ValueError(
+                f"attn_implementation = {config._attn_implementation!r} takes no dense mask; load with 'sdpa' or 'eager'"
+            )
+        input_ids = args[0] if args else kwargs.get("input_ids")
+        if input_ids is None:
+            raise ValueError("inputs_embeds without input_ids: the layout is read off the ids; pass input_ids")
+        dtype = next(module.parameters()).dtype
+        position_ids, build = row_masks(input_ids, mask, tags, variant, phase, dtype)
+        new = {"input_ids": input_ids, "position_ids": position_ids, "attention_mask": layer_masks(config, build)}
+        return (), {**kwargs, **new}
+
+    handle = module.register_forward_pre_hook(hook, with_kwargs=True)
+    _HOOKED.add(module)
+    return LayoutHook(module, handle)
+
+
+def _knows_better(mask: Any, kwargs: dict[str, Any]) -> bool:
+    cached = any(kwargs.get(key) is not None for key in ("cache", "past_key_values"))
+    return cached or isinstance(mask, dict) or (mask is not None and mask.ndim != 2)
+
+
+def row_masks(
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    tags: TagIds,
+    variant: Variant,
+    phase: Phase,
+    dtype: torch.dtype,
+) -> tuple[torch.Tensor, Callable[[int | None], torch.Tensor]]:
+    """Lay out a padded batch: ``position_ids`` (B, T) and a builder of (B, 1, T, T) masks per window.
+
+    ``attention_mask`` (B, T) marks real tokens; padding may stand on either side. Padding sees only
+    itself (so that no row of the mask is empty) and is seen by nobody.
+    """
+    ids = input_ids.cpu().numpy()
+    num_rows, num_tokens = ids.shape
+    real = np.ones(ids.shape, dtype=bool) if attention_mask is None else attention_mask.cpu().numpy().astype(bool)
+    arrays = np.zeros((3, num_rows, num_tokens), dtype=np.int64)
+    for b in range(num_rows):
+        (where,) = np.nonzero(real[b])
+        row = layout(ids[b, where], tags, variant, phase)
+        # Intervals count unpadded tokens; ``edge`` maps them, and their open end, to places in the padded row.
+        edge = np.append(where, num_tokens)
+        arrays[:, b, where] = row.position, edge[row.hidden_from], edge[row.hidden_to]
+    position, hidden_from, hidden_to, keep = (
+        torch.from_numpy(x).to(input_ids.device) for x in (*arrays, real)
+    )
+    place = torch.arange(num_tokens, device=input_ids.device)
+
+    def build(window: int | None) -> torch.Tensor:
+        query = place[:, None]
+        hidden = (hidden_from[:, None, :] <= query) & (query < hidden_to[:, None, :])
+        visible = (place <= query) & ~hidden & keep[:, None, :]
+        if window is not None:
+            visible &= position[:, :, None] - position[:, None, :] < window
+        visible |= place == query
+        return additive(visible[:, None], dtype)
+
+    return position, build
+
+
+# --- decoding: the attention function ---------------------------------------------------------------
+
+
+class KeyValueRows:
+    """Keys and values of R rows, preallocated per layer as (R, M, L, D), with what the mask needs to know of them.
+
+    ``path`` and ``position`` (R, L) say of every stored key which path it belongs to (-1: none) and
+    where it stands. A row holds its keys in the order they were decoded.
+    """
+
+    def __init__(self, num_layers: int, device: torch.device) -> None:
+        self.num_rows = self.num_slots = 0
+        self.path = torch.full((0, 0), -1, dtype=torch.int32, device=device)
+        self.position = torch.zeros(0, 0, dtype=torch.int32, device=device)
+        self._layers: list[tuple[torch.Tensor, torch.Tensor] | None] = [None] * num_layers
+
+    def reserve(self, num_rows: int, num_slots: int) -> None:
+        """Make room; what is stored stays."""
+        if num_rows <= self.num_rows and num_slots <= self.num_slots:
+            return
+        self.num_rows = max(self.num_rows, num_rows)
+        self.num_slots = max(self.num_slots, -(-num_slots // 64) * 64)
+        size = (self.num_rows, self.num_slots)
+        self.path, self.position = _grown(self.path, size, 1), _grown(self.position, size, 1)
+
+    def store(self, layer: int, step: TreeStep, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Write the keys and values (N, M, D) of one layer to their places."""
+        stored = self._layers[layer] or (keys.new_zeros(0, *keys.shape[1:2], 0, keys.shape[2]),
+                                         values.new_zeros(0, *values.shape[1:2], 0, values.shape[2]))  # fmt: skip
+        size = (self.num_rows, self.num_slots)
+        if stored[0].shape[0] < size[0] or stored[0].shape[2] < size[1]:
+            stored = (_grown(stored[0], size, 2), _grown(stored[1], size, 2))
+        self._layers[layer] = stored
+        for target, new in zip(stored, (keys, values), strict=True):
+            target[step.cache_row, :, step.key_slot] = new
+
+    def read(self, layer: int, step: TreeStep) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values (B, M, L, D) of the rows of a step."""
+        stored = self._layers[layer]
+        assert stored is not None
+        return stored[0][step.rows, :, : step.num_keys], stored[1][step.rows, :, : step.num_keys]
+
+    def move_row(self, source: int, target: int, length: int) -> None:
+        """Copy the first ``length`` slots of a row over another row."""
+        for side in self._sides():
+            side[target, ..., :length, :] = side[source, ..., :length, :]
+
+    def compact(self, row: int, slots: torch.Tensor, start: int) -> None:
+        """Gather ``slots`` of a row into consecutive places from ``start`` on."""
+        for side in self._sides():
+            side[row, ..., start : start + len(slots), :] = side[row][..., slots, :]
+
+    def _sides(self) -> Iterator[torch.Tensor]:
+        yield self.path[:, :, None]
+        yield self.position[:, :, None]
+        for layer in self._layers:
+            yield from layer or ()
+
+
+def _grown(old: torch.Tensor, size: tuple[int, int], slot_axis: int) -> torch.Tensor:
+    """A larger copy of ``old``: axis 0 holds rows, ``slot_axis`` slots."""
+    shape = list(old.shape)
+    shape[0], shape[slot_axis] = size
+    new = old.new_zeros(shape)
+    new.narrow(0, 0, old.shape[0]).narrow(slot_axis, 0, old.shape[slot_axis]).copy_(old)
+    return new
+
+
+@dataclass(frozen=True, slots=True)
+class TreeStep:
+    """Where the N flat query tokens of one forward pass belong. Index tensors have shape (N,)."""
+
+    cache: KeyValueRows
+    cache_row: torch.Tensor
+    """Row of the cache."""
+    key_slot: torch.Tensor
+    """Place of the token's own key within its row."""
+    batch_row: torch.Tensor
+    """Row of the padded attention batch."""
+    query_slot: torch.Tensor
+    """Place among the row's queries."""
+    rows: slice | torch.Tensor
+    """The B cache rows of the attention batch; a slice costs no copy."""
+    num_rows: int
+    num_queries: int
+    """Q, the most queries of any row."""
+    num_keys: int
+    """L, the longest row after this step."""
+
+
+def tree_masks(
+    config: Any, step: TreeStep, path: torch.Tensor, fork: torch.Tensor, position: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor | dict[str, torch.Tensor]:
+    """The layout rule over keys stored in decode order: (B, 1, G * Q, L) per layer type.
+
+    A query sees the keys stored up to its own, except those of a sibling path in the open block.
+
+    Args:
+        path: path of each query token, shape (N,); -1 outside of an open block.
+        fork: slot at which the open block's first path begins, shape (N,); for a query outside of an
+            open block any number past the row's end.
+        position: position of each query token, shape (N,).
+    """
+    cache, keys = step.cache, step.num_keys
+    at = (step.batch_row, step.query_slot)
+    size = (step.num_rows, step.num_queries, 1)
+
+    def padded(values: torch.Tensor, empty: int) -> torch.Tensor:
+        out = torch.full(size[:2], empty, dtype=torch.int32, device=values.device)
+        out[at] = values.to(torch.int32)
+        return out[:, :, None]
+
+    slot = torch.arange(keys, dtype=torch.int32, device=path.device)
+    same_path = cache.path[step.rows, None, :keys] == padded(path, -1)
+    visible = (slot <= padded(step.key_slot, -1)) & ((slot < padded(fork, 0)) | same_path)
+    query_position = padded(position, 0)
+    group = config.num_attention_heads // (getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+
+    def build(window: int | None) -> torch.Tensor:
+        seen = visible
+        if window is not None:
+            seen = seen & (query_position - cache.position[step.rows, None, :keys] < window)
+        mask = additive(seen, dtype)[:, None].expand(-1, group, -1, -1)
+        return mask.reshape(step.num_rows, 1, group * step.num_queries, keys)
+
+    return layer_masks(config, build)
+
+
+def tree_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor,
+    scaling: float | None = None,
+    tree_step: TreeStep | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of N flat query tokens over the key rows they belong to.
+
+    ``query`` (1, H, N, D), ``key`` and ``value`` (1, M, N, D), ``attention_mask`` (B, 1, G * Q, L).
+    The G query heads that share a key head are folded into the query axis, so keys are never repeated.
+    """
+    if tree_step is None:
+        raise ValueError(f"attn_implementation = {TREE_ATTENTION!r} is for the rollout engine; use 'sdpa'")
+    if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
+        raise ValueError("this model caps or sinks its attention scores, which the rollout engine does not do")
+    step = tree_step
+    step.cache.store(module.layer_idx, step, key[0].transpose(0, 1), value[0].transpose(0, 1))
+    num_heads, num_tokens, size = query.shape[1:]
+    num_key_heads = key.shape[1]
+    group = num_heads // num_key_heads
+    padded = query.new_zeros(step.num_rows, step.num_queries, num_heads, size)
+    padded[step.batch_row, step.query_slot] = query[0].transpose(0, 1)
+    folded = padded.view(step.num_rows, step.num_queries, num_key_heads, group, size).permute(0, 2, 3, 1, 4)
+    keys, values = step.cache.read(module.layer_idx, step)
+    out = scaled_dot_product_attention(
+        folded.reshape(step.num_rows, num_key_heads, group * step.num_queries, size),
+        keys,
+        values,
+        attn_mask=attention_mask,
+        scale=scaling,
+    )
+    size = out.shape[-1]
+    out = out.view(step.num_rows, num_key_heads, group, step.num_queries, size).permute(0, 3, 1, 2, 4)
+    return out[step.batch_row, step.query_slot].reshape(1, num_tokens, num_heads, size), None
+
+
+AttentionInterface.register(TREE_ATTENTION, tree_attention)
+AttentionMaskInterface.register(TREE_ATTENTION, lambda *args, **kwargs: None)
