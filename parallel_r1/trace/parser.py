@@ -134,7 +134,7 @@ class Parser:
         else:
             self._fault("stray_close", tag.start)
 
-    def _open_block(self, tag: _Tag, stage: str) -> None:
+    def _open_block(self, tag: Tag, stage: str) -> None:
         if stage in ("paths", "path"):
             self._fault("nested_block", tag.start, len(self._current.paths) if stage == "path" else None)
             self.pending[PARALLEL_END] += 1
