@@ -179,13 +179,6 @@ class Branch:
             return self._advance_paths(sampled)
         return self._advance_main(sampled[0])
 
-    def close(self) -> None:
-        """Give up (a cancelled rollout): the tokens of open paths join the response as they are."""
-        for path in self._paths:
-            self.written.extend(path)
-        self._count_parallel()
-        self._paths, self.strands = [], []
-
     # --- main chain and summary ---
 
     def _advance_main(self, sampled: Sampled) -> Step:
@@ -262,9 +255,7 @@ class Branch:
             closed = path[-1].token == close
             if not closed:
                 live.append(strand)
-            feed += [
-                Feed(path[i].token, start + i, strand, not closed) for i in range(first_new, len(path))
-            ]
+            feed += [Feed(path[i].token, start + i, strand, not closed) for i in range(first_new, len(path))]
         self.strands = live
         if not live:
             return self._join(feed)
@@ -276,7 +267,8 @@ class Branch:
         assert self.tags is not None
         joined = [token for path in self._paths for token in path]
         self.written.extend(joined)
-        longest = self._count_parallel()
+        longest = max(map(len, self._paths))
+        self.critical_tokens -= len(joined) - longest  # `_write` counted every path
         if self.variant == "causal":
             # Path 1 saw what a plain causal reader sees, so its keys stay; the others are read again.
             first = path_start(self._parallel_position)
@@ -292,13 +284,6 @@ class Branch:
             feed.append(Feed(token, position + offset, MAIN, last))
         self._position = position + len(closers)
         return Step(tuple(feed), rewind=self.variant == "causal")
-
-    def _count_parallel(self) -> int:
-        """Leave only the longest open path in `critical_tokens` (`_write` counted all); returns its length."""
-        lengths = [len(path) for path in self._paths]
-        longest = max(lengths, default=0)
-        self.critical_tokens += longest - sum(lengths)
-        return longest
 
     def _write(self, token: int | Sampled, kind: Kind, path: int = MAIN) -> None:
         """Append a sampled token, or insert a forced one (given as a bare id)."""

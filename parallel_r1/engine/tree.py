@@ -26,7 +26,8 @@ from parallel_r1.config import EngineConfig
 from parallel_r1.engine.base import Request, TokenEvent, TokenListener
 from parallel_r1.engine.branch import MAIN, Branch, Feed, Listener, Sampled
 from parallel_r1.engine.sampling import Sampler, seed_key, uniforms
-from parallel_r1.models.attention import TREE_ATTENTION, KeyValueRows, TreeStep, tree_masks
+from parallel_r1.models.attention import TREE_ATTENTION, TreeStep, tree_masks
+from parallel_r1.models.cache import KeyValueRows
 from parallel_r1.trace.tags import TagIds
 from parallel_r1.types import Region, Rollout, StopReason, Variant
 
@@ -80,14 +81,14 @@ class TreeEngine:
             return _Session(self, requests, config, on_token).run()
 
     def load_weights(self, state_dict: dict | None = None) -> None:
-        """Take new weights (None: they changed in place). Keys never outlive a call of `generate`, so none are stale."""
+        """Take new weights (None: they changed in place). No key outlives a call of `generate`, so none goes stale."""
         if state_dict is not None:
             self.model.load_state_dict(state_dict)
         self.weight_version += 1
 
     def _check(self, requests: Sequence[Request], config: EngineConfig) -> None:
         if config.mode == "linear" and self.variant == "structured":
-            raise ValueError("engine.mode = 'linear' needs variant = 'causal': a plain decoder cannot hide sibling paths")
+            raise ValueError("engine.mode = 'linear' needs variant = 'causal': a plain decoder hides no paths")
         if config.mode == "forked" and config.path_budget < 3:
             raise ValueError(f"engine.path_budget = {config.path_budget}: two tags and a token need at least 3")
         if self.model.training and _dropout(self.model):

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -52,7 +53,7 @@ class Layout:
         """The rule as a (T queries, T keys) boolean matrix."""
         query = np.arange(len(self.position))[:, None]
         hidden = (self.hidden_from[None, :] <= query) & (query < self.hidden_to[None, :])
-        return (query.T <= query) & ~hidden
+        return (query >= query.T) & ~hidden
 
 
 def path_start(parallel_position: int) -> int:
@@ -149,7 +150,7 @@ def _lay_out_segments(
     longest = 0
     first = path_start(parallel_position)
     hidden_to[cuts[0] : close] = close
-    for start, end in zip(cuts, cuts[1:], strict=False):
+    for start, end in pairwise(cuts):
         if end > start:
             position[start:end] = np.arange(first, first + end - start)
             hidden_from[start:end] = end
