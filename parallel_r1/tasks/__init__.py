@@ -1,0 +1,44 @@
+"""The tasks by name. A new one is a file beside these and a line in `TASKS`."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from parallel_r1.config import DataSource
+from parallel_r1.tasks.base import Task, TraceTask
+from parallel_r1.tasks.chain import Chain
+from parallel_r1.tasks.countdown import Countdown
+from parallel_r1.tasks.gsm8k import Gsm8k
+from parallel_r1.tasks.serial import Serial
+
+TASKS: dict[str, type] = {
+    "countdown": Countdown,
+    "chain": Chain,
+    "serial": Serial,
+    "gsm8k": Gsm8k,
+}
+"""Tasks that read data have a class method ``from_source(source)``; generated ones take no settings."""
+
+__all__ = ["TASKS", "Task", "TraceTask", "load_task"]
+
+
+def load_task(source: DataSource | str) -> Task:
+    """The task that a data source (or a bare name) asks for.
+
+    Raises:
+        ValueError: no such task, or settings that this task does not have.
+    """
+    if isinstance(source, str):
+        source = DataSource(task=source)
+    task_type: Any = TASKS.get(source.task)
+    if task_type is None:
+        near = difflib.get_close_matches(source.task, TASKS, n=1, cutoff=0.5)
+        hint = f"did you mean {near[0]!r}?" if near else f"known tasks: {', '.join(TASKS)}"
+        raise ValueError(f"data.task = {source.task!r}: unknown task; {hint}")
+    if hasattr(task_type, "from_source"):
+        return task_type.from_source(source)
+    if source.path is not None or source.options:
+        given = f"path = {source.path!r}" if source.path is not None else f"options = {source.options!r}"
+        raise ValueError(f"data.{given}: the task {source.task!r} is generated and takes none; remove it")
+    return task_type()

@@ -45,8 +45,7 @@ def add_tags(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, seed: i
     if missing:
         _add_tokens(tokenizer, missing)
     tags = tag_ids(tokenizer)
-    embedding = model.get_input_embeddings()
-    old_rows = int(embedding.weight.shape[0])  # pyright: ignore[reportCallIssue, reportArgumentType]
+    old_rows = _vocabulary_weights(model)[0].shape[0]
     fresh = [
         (tag, token)
         for tag, token in zip(TAGS, tags.in_order, strict=True)
@@ -101,13 +100,15 @@ def stop_ids(tokenizer: PreTrainedTokenizerBase, model_config: Any, generation_c
     Raises:
         ValueError: there is none, so that a response could never stop.
     """
-    special = set(tokenizer.all_special_ids) | set(tokenizer.added_tokens_decoder)
-    named = [getattr(config, "eos_token_id", None) for config in (generation_config, model_config) if config]
-    found = [tokenizer.eos_token_id]
-    for value in named:
+    eos: Any = tokenizer.eos_token_id
+    unknown: Any = tokenizer.unk_token_id
+    known = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder} - {unknown}
+    found: list[Any] = []
+    for config in (generation_config, model_config):
+        value = getattr(config, "eos_token_id", None)
         found += value if isinstance(value, list | tuple) else [value]
-    found += [token for token in (_token_id(tokenizer, end) for end in TURN_ENDS) if token in special]
-    ids = tuple(dict.fromkeys(int(token) for token in found if token is not None and token in special))
+    found += [_token_id(tokenizer, end) for end in TURN_ENDS]
+    ids = tuple(dict.fromkeys(token for token in [eos, *found] if token is not None and token in {*known, eos}))
     if not ids:
         raise ValueError(f"tokenizer {_name(tokenizer)} has no end-of-text token; set tokenizer.eos_token")
     return ids
@@ -164,11 +165,11 @@ def encode_trace(tokenizer: PreTrainedTokenizerBase, text: str, tags: TagIds | N
 def decode_response(tokenizer: PreTrainedTokenizerBase, ids: Iterable[int]) -> str:
     """Response ids as text: tags kept, end of text and padding at its end removed."""
     row = [int(token) for token in ids]
-    ends = {tokenizer.eos_token_id, tokenizer.pad_token_id, *(_token_id(tokenizer, end) for end in TURN_ENDS)}
+    eos, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    ends = [eos, pad, *(_token_id(tokenizer, end) for end in TURN_ENDS)]
     while row and row[-1] in ends:
         row.pop()
-    text = tokenizer.decode(row, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    return text if isinstance(text, str) else "".join(text)
+    return str(tokenizer.decode(row, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
 
 def plain_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
@@ -278,15 +279,14 @@ def _blank_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
         for piece, token in tokenizer.get_vocab().items()
         if piece.translate(_BLANK_MARKS).isspace() or piece in ("<0x09>", "<0x0A>", "<0x0D>", "<0x20>")
     ]
-    return frozenset(token for token in candidates if not tokenizer.decode([token]).strip())
+    return frozenset(token for token in candidates if not str(tokenizer.decode([token])).strip())
 
 
 def _opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The beginning-of-text id, if the tokenizer's own convention puts one before a text."""
-    bos = tokenizer.bos_token_id
-    if bos is None:
-        return []
-    return [bos] if tokenizer.encode("a")[:1] == [bos] != tokenizer.encode("a", add_special_tokens=False)[:1] else []
+    bos: Any = tokenizer.bos_token_id
+    first, bare = tokenizer.encode("a")[0], tokenizer.encode("a", add_special_tokens=False)[0]
+    return [bos] if bos is not None and first == bos != bare else []
 
 
 def _split_at(text: str, markers: Sequence[str]) -> list[str]:
