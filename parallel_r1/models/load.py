@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from parallel_r1.config import EngineConfig, PromptConfig
@@ -161,7 +163,7 @@ def _from_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         )
     except ImportError as error:
         raise ValueError(f"model = {str(path)!r}: reading GGUF needs `pip install gguf` ({error})") from error
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, IndexError, struct.error) as error:
         raise ValueError(f"model = {str(path)!r}: not a readable GGUF model ({_short(error)})") from error
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config  # the weights are plain now; left in, saving would fail
@@ -194,7 +196,7 @@ def _from_pretrained(
         model = AutoModelForCausalLM.from_pretrained(
             where, dtype=dtype, trust_remote_code=False, use_safetensors=True, attn_implementation="sdpa"
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         tried = f"the folder {folder}" if folder else f"no folder of that name, then the hub as {source!r}"
         raise ValueError(
             f"model = {source!r}: cannot be loaded (tried {tried}: {_short(error)}); give a folder with "

@@ -19,7 +19,7 @@ TEXT = st.lists(st.integers(0, 90), max_size=6)
 @st.composite
 def traces(draw, max_paths=8, max_blocks=3):
     """(ids, blocks); a block is a list of paths, each with its tags."""
-    ids, blocks = draw(TEXT) + [1], []
+    ids, blocks = [*draw(TEXT), 1], []
     for _ in range(draw(st.integers(0, max_blocks))):
         paths = [[PATH, *draw(TEXT), END_PATH] for _ in range(draw(st.integers(1, max_paths)))]
         blocks.append((len(ids), paths))
@@ -126,7 +126,9 @@ def test_path_order_does_not_matter(trace, seed):
     for k in order:
         new = [old_places.index(i) for i in spans[k]]
         past = [*range(start + 1)]
-        assert (shuffled.visible()[np.ix_(new, past + new)] == row.visible()[np.ix_(spans[k], past + list(spans[k]))]).all()
+        assert (
+            shuffled.visible()[np.ix_(new, past + new)] == row.visible()[np.ix_(spans[k], past + list(spans[k]))]
+        ).all()
 
 
 def test_three_paths_by_hand():
