@@ -1,0 +1,90 @@
+"""What can be said of a single path: did it reach a right candidate, is its arithmetic right.
+
+A task whose paths can be judged has a line in `PATH_CHECKS`; for the others both questions stay open
+(None), never "wrong".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from parallel_r1.evaluate.metrics import mean
+from parallel_r1.tasks.base import FINAL_ANSWER
+from parallel_r1.tasks.chain import result_of
+from parallel_r1.tasks.countdown import random_null, step_fault
+from parallel_r1.types import Problem, Trace
+
+_STEP = re.compile(r"(\d{1,6})([-+*/])(\d{1,6})=(\d{1,6})(?!\d)")
+_QUESTION = re.compile(r"make (\d+) from ([\d ]+)")
+PathCheck = Callable[[Problem, str], bool]
+
+
+def _countdown_path(problem: Problem, path: str) -> bool:
+    """The path calls its candidate ``ok``, and it is a solution."""
+    candidate, _, mark = path.strip().rpartition(" ")
+    if mark != "ok":
+        return False
+    numbers, target = _countdown_data(problem)
+    return step_fault(candidate, numbers, target) == ""
+
+
+def _countdown_data(problem: Problem) -> tuple[list[int], int]:
+    """Numbers and target; read off the question where a stored rollout has nothing else."""
+    if "numbers" in problem.data:
+        return list(problem.data["numbers"]), int(problem.data["target"])
+    match = _QUESTION.fullmatch(problem.question.strip())
+    return ([int(n) for n in match[2].split()], int(match[1])) if match else ([], -1)
+
+
+def _chain_path(problem: Problem, path: str) -> bool:
+    """The result of the path is the gold."""
+    return result_of(path) == problem.gold
+
+
+PATH_CHECKS: dict[str, PathCheck] = {"countdown": _countdown_path, "chain": _chain_path}
+"""Task -> does this path state a right candidate?"""
+
+
+def right_paths(problem: Problem, trace: Trace) -> list[list[bool]] | None:
+    """Per block and path of a text trace, whether the path is right; None for tasks without a check."""
+    check = PATH_CHECKS.get(problem.task)
+    if check is None:
+        return None
+    return [[check(problem, str(path.content)) for path in block.paths] for block in trace.blocks]
+
+
+def step_counts(problem: Problem, trace: Trace) -> tuple[int, int]:
+    """(right, all) steps ``a op b=c`` inside the paths of a text trace; (0, 0) for tasks without such steps."""
+    if problem.task not in PATH_CHECKS:
+        return 0, 0
+    steps = [
+        _right_step(match)
+        for block in trace.blocks
+        for path in block.paths
+        for match in _STEP.finditer(str(path.content))
+    ]
+    return sum(steps), len(steps)
+
+
+def attempts(trace: Trace, text: str) -> int:
+    """Candidates a response tried: its paths, or, without a block, its lines with steps before the answer."""
+    if trace.blocks:
+        return sum(len(block.paths) for block in trace.blocks)
+    worked = text.rpartition(FINAL_ANSWER)[0] or text
+    return sum(bool(_STEP.search(line)) for line in worked.splitlines())
+
+
+def null_accuracy(problems: Sequence[Problem], tried: Sequence[int]) -> float | None:
+    """What a uniform guesser with a perfect checker would score with as many attempts, response by response.
+
+    ``problems`` and ``tried`` have one entry per response; None for tasks without an exact null.
+    """
+    return mean([random_null([p], t) for p, t in zip(problems, tried, strict=True) if p.task == "countdown" and p.data])
+
+
+def _right_step(match: re.Match[str]) -> bool:
+    left, operator, right, result = int(match[1]), match[2], int(match[3]), int(match[4])
+    if operator == "/":
+        return right != 0 and left == result * right
+    return result == {"+": left + right, "-": left - right, "*": left * right}[operator]

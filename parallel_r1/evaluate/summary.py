@@ -1,0 +1,96 @@
+"""From the responses of a set to its row in ``summary.json``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from parallel_r1.config import EvalConfig, EvalSet
+from parallel_r1.evaluate import metrics
+from parallel_r1.evaluate.paths import null_accuracy
+from parallel_r1.types import DecodeMode, Problem
+
+if TYPE_CHECKING:
+    from parallel_r1.evaluate.run import Part
+
+
+def result_row(
+    stage: str,
+    where: EvalSet,
+    parts: Mapping[DecodeMode, Part],
+    problems: Sequence[Problem],
+    config: EvalConfig,
+    seed: int,
+) -> dict[str, Any]:
+    """The row of one (stage, set). Its figures are of the first mode, "forked" where that was decoded.
+
+    ``sequential_*`` is the same model, prompt, problems and seeds without forking; ``difference`` the
+    paired gap to it. ``modes`` holds the figures of every mode.
+    """
+    by_id = {problem.id: problem for problem in problems}
+    main: DecodeMode = "forked" if "forked" in parts else next(iter(parts))
+    figures = {mode: mode_figures(part.rollouts, by_id, config.pass_k, seed) for mode, part in parts.items()}
+    row: dict[str, Any] = {
+        "stage": stage, "task": where.task, "split": where.split, "size": where.size, "mode": main,
+        "num_problems": figures[main]["num_problems"], "samples_per_problem": config.samples,
+        **{k: v for k, v in figures[main].items() if k != "num_problems"},
+        "sequential_mean": None, "sequential_ci": None, "sequential_tokens": None,
+        "difference": None, "difference_ci": None,
+        "dropped_prompts": len(parts[main].dropped), "seconds": sum(part.seconds for part in parts.values()),
+        "seed": seed, "modes": figures,
+    }  # fmt: skip
+    if "sequential" in figures:
+        other = figures["sequential"]
+        row.update(
+            sequential_mean=other["mean"], sequential_ci=other["mean_ci"], sequential_tokens=other["total_tokens"]
+        )
+        if main != "sequential":
+            gap, interval = metrics.paired_difference(
+                metrics.success_rates(counts_of(parts[main].rollouts)),
+                metrics.success_rates(counts_of(parts["sequential"].rollouts)),
+                seed,
+            )
+            row.update(difference=gap, difference_ci=list(interval))
+    return row
+
+
+def counts_of(rollouts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
+    """(n, c) per problem, in the order in which the problems first appear."""
+    found: dict[str, list[int]] = {}
+    for row in rollouts:
+        entry = found.setdefault(row["problem_id"], [0, 0])
+        entry[0] += 1
+        entry[1] += row["verdict"]["outcome"] == "right"
+    return [(n, c) for n, c in found.values()]
+
+
+def mode_figures(
+    rollouts: Sequence[Mapping[str, Any]], problems: Mapping[str, Problem], pass_k: Sequence[int], seed: int
+) -> dict[str, Any]:
+    """All figures of the responses of one mode. What a task or a mode does not have is None."""
+    counts = counts_of(rollouts)
+    accuracy = metrics.mean_at_k(counts)
+    judged = [any(map(any, row["path_right"])) for row in rollouts if row["path_right"] is not None]
+    with_blocks = [row for row in rollouts if row["num_blocks"]]
+    has_right_path = metrics.share(judged) if with_blocks else None
+    tried = [row["attempts"] for row in rollouts]
+    right_steps, steps = (sum(row["steps"][i] for row in rollouts) for i in (0, 1))
+    outcomes = [row["verdict"]["outcome"] for row in rollouts]
+    return {
+        "num_problems": len(counts), "mean": accuracy,
+        "mean_ci": list(metrics.bootstrap_ci(metrics.success_rates(counts), seed)),
+        "pass_at_k": {str(k): metrics.mean_pass_at_k(counts, k) for k in pass_k},
+        "parallel_ratio": metrics.parallel_ratio([row["num_blocks"] for row in rollouts]),
+        "well_formed": metrics.share([row["trace_state"] == "well_formed" for row in with_blocks]),
+        "num_blocks": metrics.mean([row["num_blocks"] for row in rollouts]),
+        "total_tokens": metrics.mean([row["total_tokens"] for row in rollouts]),
+        "critical_tokens": metrics.mean([row["critical_tokens"] for row in rollouts]),
+        "block_position": metrics.mean([p for row in rollouts for p in row["block_positions"]]),
+        "path_right": has_right_path, "selection": metrics.selection(accuracy, has_right_path),
+        "path_distinct": metrics.mean([row["distinctness"] for row in rollouts]),
+        "step_accuracy": right_steps / steps if steps else None,
+        "attempts": metrics.mean(tried),
+        "random_null": null_accuracy([problems[row["problem_id"]] for row in rollouts], tried),
+        "truncated": metrics.share([bool(row["truncated"]) for row in rollouts]),
+        "outcomes": {name: outcomes.count(name) for name in sorted(set(outcomes))},
+    }  # fmt: skip
