@@ -87,9 +87,10 @@ class Sampler:
         special = sorted(set(stop_ids) | (set(tags.all) if tags else set()))
         self._special = torch.tensor(special, dtype=torch.long, device=device)
         table = torch.zeros(len(Rule), len(special), dtype=torch.bool, device=device)
-        for rule in Rule if tags else ():
-            banned = forbidden_ids(rule, tags, stop_ids)
-            table[rule] = torch.tensor([i in banned for i in special], dtype=torch.bool, device=device)
+        if tags is not None:
+            for rule in Rule:
+                banned = forbidden_ids(rule, tags, stop_ids)
+                table[rule] = torch.tensor([i in banned for i in special], dtype=torch.bool, device=device)
         self._banned = table
 
     def draw(

@@ -112,7 +112,7 @@ class TreeEngine:
     def _decoding(self) -> Iterator[None]:
         """Eval mode, our attention, no gradients; everything is put back."""
         training = [module for module in self.model.modules() if module.training]
-        previous = self.model.config._attn_implementation
+        previous = self.model.config._attn_implementation or "sdpa"
         try:
             self.model.eval()
             self.model.set_attn_implementation(TREE_ATTENTION)

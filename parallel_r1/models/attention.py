@@ -105,7 +105,7 @@ def install_layout_hook(model: PreTrainedModel, tags: TagIds, variant: Variant, 
     module = backbone(model)
     if module in _HOOKED:
         raise ValueError("install_layout_hook: this model already has a layout hook; call remove() on it first")
-    config = module.config
+    config: Any = module.config
     layer_masks(config, lambda window: torch.empty(0))  # refuse unknown layer types at once
 
     def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]] | None:
@@ -236,7 +236,7 @@ def tree_masks(
 
 
 def tree_attention(
-    module: nn.Module,
+    module: Any,
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,

@@ -142,7 +142,7 @@ def load_settings(folder: str | os.PathLike[str]) -> SavedSettings | None:
 def _scratch(seed: int) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     from parallel_r1.models.tiny import tiny_config, tiny_tokenizer
 
-    tokenizer = tiny_tokenizer()
+    tokenizer: Any = tiny_tokenizer()
     config = tiny_config(len(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -165,8 +165,9 @@ def _from_gguf(path: Path) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
         raise ValueError(f"model = {str(path)!r}: reading GGUF needs `pip install gguf` ({error})") from error
     except (OSError, ValueError, KeyError, RuntimeError, IndexError, struct.error) as error:
         raise ValueError(f"model = {str(path)!r}: not a readable GGUF model ({_short(error)})") from error
-    if hasattr(model.config, "quantization_config"):
-        del model.config.quantization_config  # the weights are plain now; left in, saving would fail
+    config: Any = model.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config  # the weights are plain now; left in, saving would fail
     return model, tokenizer
 
 
