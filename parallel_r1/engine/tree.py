@@ -196,8 +196,16 @@ class _Session:
 
     def _forward(self) -> tuple[list[tuple[int, int]], torch.Tensor]:
         """Feed every row; returns (row, strand) per sampling place and the logits (S, V) in that order."""
-        narrow = [p for p, row in enumerate(self.active) if len(row.feed) <= WIDE]
-        wide = [p for p, row in enumerate(self.active) if len(row.feed) > WIDE]
+        narrow: list[int] = []
+        wide: list[int] = []
+        twins: list[tuple[int, int]] = []
+        leaders: dict[tuple[int, ...], int] = {}
+        for place, row in enumerate(self.active):
+            leader = leaders.setdefault(tuple(row.request.prompt_ids), place) if row.length == 0 else place
+            if leader != place:
+                twins.append((place, leader))
+            else:
+                (narrow if len(row.feed) <= WIDE else wide).append(place)
         strands: list[tuple[int, int]] = []
         logits: list[torch.Tensor] = []
         for places in ([narrow] if narrow else []) + list(self._passes(wide)):
@@ -205,7 +213,21 @@ class _Session:
             found, scores = self._pass(places)
             strands += found
             logits.append(scores)
-        return strands, torch.cat(logits)
+        return self._share_prompts(twins, strands, torch.cat(logits))
+
+    def _share_prompts(
+        self, twins: list[tuple[int, int]], strands: list[tuple[int, int]], logits: torch.Tensor
+    ) -> tuple[list[tuple[int, int]], torch.Tensor]:
+        """Samples of one group read their prompt once: copy keys and logits from each leader to its twins."""
+        if not twins:
+            return strands, logits
+        index = {place: i for i, (place, _) in enumerate(strands)}
+        for place, leader in twins:
+            row = self.active[place]
+            row.length = self.active[leader].length
+            self.cache.copy_row(leader, place, row.length)
+        copied = logits[[index[leader] for _, leader in twins]]
+        return strands + [(place, MAIN) for place, _ in twins], torch.cat([logits, copied])
 
     def _passes(self, places: list[int]) -> Iterator[list[int]]:
         """Split rows with much to read so that no pass grows too large."""
@@ -306,7 +328,7 @@ class _Session:
         )  # fmt: skip
         last = self.active.pop()
         if last is not row:
-            self.cache.move_row(len(self.active), place, last.length)
+            self.cache.copy_row(len(self.active), place, last.length)
             self.active[place] = last
 
 

@@ -53,7 +53,7 @@ class KeyValueRows:
         assert stored is not None
         return stored[0][step.rows, :, : step.num_keys], stored[1][step.rows, :, : step.num_keys]
 
-    def move_row(self, source: int, target: int, length: int) -> None:
+    def copy_row(self, source: int, target: int, length: int) -> None:
         """Copy the first ``length`` slots of a row over another row."""
         for side in self._sides():
             side[target, ..., :length, :] = side[source, ..., :length, :]

@@ -117,6 +117,19 @@ def test_seeds_decide(parts):
     assert len({r.response_ids for r in engine.generate(twins, config())}) == 3
 
 
+@pytest.mark.parametrize("variant", ["causal", "structured"])
+def test_samples_that_share_a_prompt_are_scored_like_any_other(parts, variant):
+    group = [dataclasses.replace(requests(2)[i % 2], seed=(0, 0, i, i)) for i in range(6)]
+    engine = engine_of(parts, variant)
+    rollouts = engine.generate(group, config())
+    alone = [engine.generate([request], config())[0] for request in group]
+    assert [r.response_ids for r in rollouts] == [r.response_ids for r in alone]
+    for rollout in rollouts:
+        gap = gaps(parts, rollout, variant)
+        gap[later_paths(rollout, parts[2]) if variant == "causal" else []] = 0
+        assert gap.max() < GAP
+
+
 def test_a_path_does_not_know_how_many_siblings_it_has(parts):
     engine = engine_of(parts, tag_rate=0.3)
     first = {}
