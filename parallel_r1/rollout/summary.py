@@ -1,0 +1,65 @@
+"""One step's groups in numbers, and one rollout as a line of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from parallel_r1.types import DecodeMode, Group
+
+FAILED = ("error", "timeout")
+"""Outcomes that say something of the checker, not of the answer."""
+
+
+def step_metrics(groups: Sequence[Group]) -> dict[str, Any]:
+    """Means over all responses of a step; counts of groups without signal; None where nothing was measured.
+
+    ``well_formed`` is the share of fault-free traces among those with a block, ``first_block_position``
+    the mean start of the first block over the length of its response.
+    """
+    members = [member for group in groups for member in group.members]
+    forked = [m for m in members if m.trace.blocks]
+    dead = [group for group in groups if group.dead]
+    dead_right = sum(all(m.verdict.right for m in group.members) for group in dead)
+    dead_wrong = sum(not any(m.verdict.right for m in group.members) for group in dead)
+    names = sorted({name for m in members for name in m.reward_parts})
+    return {
+        "reward": _mean([m.reward for m in members]),
+        "accuracy": _mean([m.verdict.right for m in members]),
+        "parallel_ratio": _mean([bool(m.trace.blocks) for m in members]),
+        "well_formed": _mean([m.trace.well_formed for m in forked]),
+        "num_blocks": _mean([len(m.trace.blocks) for m in members]),
+        "total_tokens": _mean([m.rollout.total_tokens for m in members]),
+        "critical_tokens": _mean([m.rollout.critical_tokens for m in members]),
+        "truncated": _mean([m.rollout.truncated for m in members]),
+        "failed_checks": sum(m.verdict.outcome in FAILED for m in members),
+        "dead_groups": len(dead),
+        "dead_right": dead_right,
+        "dead_wrong": dead_wrong,
+        "first_block_position": _mean([m.trace.blocks[0].start / m.rollout.total_tokens for m in forked]),
+        "allowed_mass": _mean([mass for m in members for mass in m.rollout.allowed_mass]),
+        "reward_parts": {name: _mean([m.reward_parts.get(name, 0.0) for m in members]) for name in names},
+    }
+
+
+def rollout_rows(groups: Sequence[Group], stage: str, step: int, mode: DecodeMode) -> Iterator[dict[str, Any]]:
+    """Every scored rollout as a JSON-able object (one line of ``rollouts/<stage>.jsonl``)."""
+    for group in groups:
+        problem = group.problem
+        for sample, member in enumerate(group.members):
+            rollout, verdict = member.rollout, member.verdict
+            yield {
+                "stage": stage, "step": step, "problem_id": problem.id, "task": problem.task, "size": problem.size,
+                "question": problem.question, "gold": problem.gold, "sample": sample, "mode": mode,
+                "prompt_ids": list(rollout.prompt_ids), "response_ids": list(rollout.response_ids),
+                "forced": [int(forced) for forced in rollout.forced], "text": member.text,
+                "verdict": {"outcome": verdict.outcome, "answer": verdict.answer, "how": verdict.how},
+                "reward": member.reward, "reward_parts": dict(member.reward_parts),
+                "trace_state": member.trace.state, "num_blocks": len(member.trace.blocks),
+                "total_tokens": rollout.total_tokens, "critical_tokens": rollout.critical_tokens,
+                "truncated": rollout.truncated, "stop_reason": rollout.stop_reason,
+            }  # fmt: skip
+
+
+def _mean(values: Sequence[float | bool]) -> float | None:
+    return float(sum(values)) / len(values) if values else None

@@ -1,0 +1,160 @@
+"""Every private of TRL's GRPO trainer that this project touches, in one place (TRL 1.16).
+
+    _generate_and_score_completions   extended: advantages of shape (B, T), more columns per token
+    _compute_loss                     extended: measures, and stops on a loss that is no number
+    _get_per_token_logps_and_entropies  listened to: the trainer's log-probs and entropies
+    _get_output_dir, _save_checkpoint, _send_telemetry   replaced, in `parallel_r1.train.checkpoint`
+    add_fused_lm_head (trl.trainer.utils), trainer.ref_model, trainer.beta   for the KL reference
+
+``tests/train/test_trl_privates.py`` says what each is expected to do, so that a new TRL fails there
+and not in a training run.
+
+Legend: B completions of a rollout on this process, G samples of a group, T padded response tokens.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from trl import GRPOTrainer
+from trl.trainer.utils import add_fused_lm_head
+
+from parallel_r1.rollout.sample import RowRollouts, later_paths
+from parallel_r1.train.checkpoint import WholeCheckpoints
+from parallel_r1.types import Group, Variant
+
+
+@dataclass(slots=True)
+class Gap:
+    """Running |trainer - engine| of log-probs."""
+
+    total: float = 0.0
+    largest: float = 0.0
+    num: int = 0
+
+    def add(self, gaps: torch.Tensor) -> None:
+        if gaps.numel():
+            self.total += float(gaps.sum())
+            self.largest = max(self.largest, float(gaps.max()))
+            self.num += gaps.numel()
+
+    def merge(self, other: Gap) -> None:
+        self.total, self.num = self.total + other.total, self.num + other.num
+        self.largest = max(self.largest, other.largest)
+
+    @property
+    def mean(self) -> float | None:
+        return self.total / self.num if self.num else None
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one rollout step's updates showed on this process."""
+
+    exact: Gap = field(default_factory=Gap)
+    """Over sampled tokens that engine and trainer must score alike."""
+    by_path: dict[int, Gap] = field(default_factory=dict)
+    """The other sampled tokens (causal: later paths), by path number from 2."""
+    entropy: float = 0.0
+    num_tokens: int = 0
+
+    def merge(self, other: Measured) -> None:
+        self.exact.merge(other.exact)
+        for number, gap in other.by_path.items():
+            self.by_path.setdefault(number, Gap()).merge(gap)
+        self.entropy += other.entropy
+        self.num_tokens += other.num_tokens
+
+
+def fold_advantages(advantages: torch.Tensor, groups: Sequence[Group], num_tokens: int) -> torch.Tensor:
+    """Advantages per completion (B,) to per token (B, T): times Z, and exactly zero in groups without signal.
+
+    Z is the mass of the tokens that were allowed at the step. A constrained sampler draws from the
+    model's distribution over Z, so a forbidden choice counts as one with advantage 0; without the
+    factor forbidden tags would gain mass from negative advantages. Rounding leaves a group of equal
+    rewards with advantages of 1e-10 or so; equality is tested on the rewards themselves.
+    """
+    members = [member for group in groups for member in group.members]
+    alive = [not group.dead for group in groups for _ in group.members]
+    scale = torch.zeros(len(members), num_tokens)
+    for row, (member, has_signal) in enumerate(zip(members, alive, strict=True)):
+        if has_signal:
+            mass = member.rollout.allowed_mass
+            scale[row, : len(mass)] = torch.tensor(mass)
+    return advantages[:, None] * scale.to(advantages.device)
+
+
+class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
+    """`GRPOTrainer` over `RowRollouts`: per-token advantages, measurements, whole checkpoints."""
+
+    rollout_func: RowRollouts
+    _variant: Variant = "structured"
+
+    def set_up(self, variant: Variant, kl: float, reference: PreTrainedModel | None) -> None:
+        """Called once after the trainer is made. ``reference``: the model as the stage found it, if kl > 0."""
+        self._variant = variant
+        self.measured = Measured()
+        self._seen: tuple[torch.Tensor, torch.Tensor] | None = None
+        if reference is not None:
+            # TRL would load the reference from the model's name; the policy may have no folder of its own.
+            add_fused_lm_head(reference, temperature=self.temperature)
+            self.ref_model = self.accelerator.prepare_model(reference, evaluation_mode=True)
+            self.beta = kl
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        output = super()._generate_and_score_completions(inputs)
+        groups = self.rollout_func.groups
+        num_tokens = output["completion_ids"].shape[1]
+        output["advantages"] = fold_advantages(output["advantages"], groups, num_tokens)
+        later = torch.zeros(output["completion_ids"].shape, dtype=torch.long)
+        for row, member in enumerate(member for group in groups for member in group.members):
+            marks = later_paths(member, self._variant)
+            later[row, : len(marks)] = torch.tensor(marks)
+        output["later_path"] = later.to(output["completion_ids"].device)
+        return output
+
+    def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        found = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+        if found[1] is not None:
+            self._seen = found[0].detach(), found[1].detach()
+        return found
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        loss = super()._compute_loss(model, inputs)
+        if not math.isfinite(float(loss)):
+            lengths = (inputs["completion_mask"].sum(1)).tolist()
+            raise FloatingPointError(
+                f"rollout step {self.rollout_func.step}: the loss is {float(loss)} on a micro-batch of responses of "
+                f"{lengths} tokens; the weights are untouched. Resume from the last checkpoint with a lower "
+                "learning_rate"
+            )
+        self._measure(inputs)
+        return loss
+
+    def _measure(self, inputs: dict[str, Any]) -> None:
+        """Add a micro-batch to ``measured``: gaps by region, entropy."""
+        assert self._seen is not None
+        logps, entropies = self._seen
+        sampled = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+        # After the first update of a step the weights have moved; TRL kept what they said before.
+        at_sampling = inputs.get("old_per_token_logps", logps)
+        gaps = (at_sampling - inputs["sampling_per_token_logps"]).abs()
+        self.measured.exact.add(gaps[sampled & (inputs["later_path"] == 0)])
+        for number in inputs["later_path"][sampled].unique().tolist():
+            if number:
+                gap = self.measured.by_path.setdefault(number, Gap())
+                gap.add(gaps[sampled & (inputs["later_path"] == number)])
+        self.measured.entropy += float(entropies[sampled].sum())
+        self.measured.num_tokens += int(sampled.sum())
+
+
+def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:
+    """The model as it is now, for a KL reference. Made before a trainer patches ``forward``."""
+    reference = copy.deepcopy(model)
+    return reference.requires_grad_(False).eval()
