@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,13 @@ from parallel_r1.evaluate.modes import eval_modes, mode_engine
 from parallel_r1.evaluate.paths import attempts, right_paths, step_counts
 from parallel_r1.evaluate.summary import result_row
 from parallel_r1.models.load import Loaded
+from parallel_r1.rollout.sample import prompt_template, score
+from parallel_r1.rollout.summary import rollout_rows
 from parallel_r1.tasks import load_task
 from parallel_r1.tasks.base import Task
-from parallel_r1.trace.tags import parse_ids, parse_text
-from parallel_r1.trace.tokens import decode_response, encode_prompt
-from parallel_r1.types import DecodeMode, Problem, Rollout, Variant
+from parallel_r1.trace.tags import parse_text
+from parallel_r1.trace.tokens import encode_prompt
+from parallel_r1.types import DecodeMode, Group, Problem, Rollout, Variant
 
 EVAL_STREAM = 0x6576616C
 """Part of every seed here, so that evaluation never repeats the random numbers of training."""
@@ -85,8 +87,7 @@ def evaluate_model(
     Raises:
         ValueError: mode "linear" for a structured model, an unknown task, or a set in which no prompt fits.
     """
-    if template is None:
-        template = prompt.parallel if loaded.tags is not None else prompt.plain
+    template = template or prompt_template(prompt, loaded.tags)
     if engine is None:
         from parallel_r1.engine.tree import TreeEngine
 
@@ -143,49 +144,43 @@ class _Decoder:
         limit = getattr(getattr(self.loaded.model, "config", None), "max_position_embeddings", None)
         room = limit - self.config.max_response_tokens if limit else None
         requests: list[Request] = []
-        owners: list[tuple[Problem, int]] = []
+        owners: list[Problem] = []
         dropped: list[str] = []
         for index, problem in enumerate(problems):
             ids = tuple(encode_prompt(self.loaded.tokenizer, self.template, problem.question, self.loaded.tags))
             if room is not None and len(ids) > room:
                 dropped.append(problem.id)
                 continue
-            for sample in range(self.samples):
-                requests.append(Request(problem.id, ids, (self.seed, EVAL_STREAM, index, sample)))
-                owners.append((problem, sample))
+            owners.append(problem)
+            requests += [Request(problem.id, ids, (self.seed, EVAL_STREAM, index, s)) for s in range(self.samples)]
         if not requests:
             raise ValueError(
                 f"evaluate.sets: all {len(dropped)} prompts of {self.where.task}/{self.where.size} are longer than the "
                 f"{room} tokens that engine.max_response_tokens = {self.config.max_response_tokens} leaves; lower it"
             )
         done = self.engine.generate(requests, self.config)
-        records = [self._record(*owner, rollout) for owner, rollout in zip(owners, done, strict=True)]
+        records = [
+            record
+            for problem, start in zip(owners, range(0, len(done), self.samples), strict=True)
+            for record in self._records(problem, done[start : start + self.samples])
+        ]
         return Part(self.config.mode, records, dropped, time.perf_counter() - started)
 
-    def _record(self, problem: Problem, sample: int, rollout: Rollout) -> dict[str, Any]:
-        """One line of the JSONL: the response, its verdict, and the figures that need its trace."""
-        text = decode_response(self.loaded.tokenizer, rollout.response_ids)
-        trace = parse_text(text, rollout.truncated)
-        by_id = parse_ids(rollout.response_ids, self.loaded.tags, rollout.truncated) if self.loaded.tags else trace
-        verdict = self.task.verify(problem, str(trace.answer_region))
-        distinct = [metrics.path_distinctness([str(p.content) for p in block.paths]) for block in trace.blocks]
-        right_steps, steps = step_counts(problem, trace)
-        length = len(rollout.response_ids) if self.loaded.tags else len(text)
-        return {
-            "stage": self.stage, "step": self.step, "problem_id": problem.id, "task": problem.task,
-            "size": problem.size, "split": self.where.split, "question": problem.question, "gold": problem.gold,
-            "sample": sample, "seed": list(rollout.seed), "mode": self.config.mode,
-            "prompt_ids": list(rollout.prompt_ids), "response_ids": list(rollout.response_ids),
-            "forced": [int(f) for f in rollout.forced], "text": text,
-            "verdict": {"outcome": verdict.outcome, "answer": verdict.answer, "how": verdict.how},
-            "reward": None, "reward_parts": {}, "trace_state": by_id.state, "num_blocks": len(by_id.blocks),
-            "total_tokens": rollout.total_tokens, "critical_tokens": rollout.critical_tokens,
-            "truncated": rollout.truncated, "stop_reason": rollout.stop_reason,
-            "block_positions": metrics.block_positions(by_id, length),
-            "path_right": right_paths(problem, trace),
-            "distinctness": metrics.mean(distinct), "attempts": attempts(trace, text),
-            "steps": [right_steps, steps],
-        }  # fmt: skip
+    def _records(self, problem: Problem, rollouts: Sequence[Rollout]) -> Iterator[dict[str, Any]]:
+        """The lines of one problem: its responses as training stores them, and the figures that need a trace."""
+        tokenizer, tags = self.loaded.tokenizer, self.loaded.tags
+        members = tuple(score(rollout, problem, self.task, tokenizer, tags) for rollout in rollouts)
+        group = Group(problem, members)
+        for row, member in zip(rollout_rows([group], self.stage, self.step, self.config.mode), members, strict=True):
+            trace = parse_text(member.text, member.rollout.truncated)
+            distinct = [metrics.path_distinctness([str(p.content) for p in block.paths]) for block in trace.blocks]
+            length = len(member.text) if tags is None else member.rollout.total_tokens
+            yield {
+                **row, "split": self.where.split, "seed": list(member.rollout.seed), "reward": None, "reward_parts": {},
+                "block_positions": metrics.block_positions(member.trace, length),
+                "path_right": right_paths(problem, trace), "distinctness": metrics.mean(distinct),
+                "attempts": attempts(trace, member.text), "steps": list(step_counts(problem, trace)),
+            }  # fmt: skip
 
 
 def problem_counts(part: Part, where: EvalSet) -> list[dict[str, Any]]:
