@@ -181,6 +181,8 @@ def as_trl(groups: Sequence[Group]) -> dict[str, list]:
     }
 
 
-def sampled_reward(completion_ids: Sequence[Sequence[int]], reward: Sequence[float], **columns: Any) -> list[float]:
+def sampled_reward(
+    completion_ids: Sequence[Sequence[int]], reward: Sequence[float], **columns: Any
+) -> list[float | None]:
     """TRL's reward function: hands on the rewards that were worked out while sampling."""
-    return checked_rewards("sampled_reward", reward, len(completion_ids))
+    return [*checked_rewards("sampled_reward", reward, len(completion_ids))]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from transformers import PreTrainedModel, PrinterCallback, Trainer, TrainerCallback
+from transformers.utils import logging
 
 Log = Callable[[dict[str, Any]], None]
 
@@ -27,7 +29,7 @@ class GradientGuard(TrainerCallback):
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
-        size = float(torch.stack(torch._foreach_norm(gradients, ord=1)).sum()) if gradients else 0.0
+        size = float(torch.nn.utils.get_total_norm(gradients, norm_type=1.0)) if gradients else 0.0
         if not math.isfinite(size):
             raise FloatingPointError(
                 f"update {state.global_step + 1}: the gradient is not finite; the weights are untouched. Resume from "
@@ -42,6 +44,21 @@ class GradientGuard(TrainerCallback):
 def num_processes() -> int:
     """How many processes train together (torchrun or accelerate launch)."""
     return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+@contextlib.contextmanager
+def few_messages() -> Iterator[None]:
+    """Without the progress bars of saving, and the warnings about settings that are meant as they are."""
+    bars = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*gradient_checkpointing.* is deprecated")
+            warnings.filterwarnings("ignore", message=".*rollout_func.*experimental")
+            yield
+    finally:
+        if bars:
+            logging.enable_progress_bar()
 
 
 def quiet(trainer: Trainer) -> None:

@@ -16,9 +16,10 @@ import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from parallel_r1.models.load import SETTINGS_FILE, Loaded, SavedSettings, save_model
+if TYPE_CHECKING:
+    from parallel_r1.models.load import Loaded, SavedSettings
 
 MARKER = "complete.json"
 SAVING = "saving"
@@ -49,6 +50,8 @@ class WholeCheckpoints:
         return self._run_dir or self.args.output_dir
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        from parallel_r1.models.load import SETTINGS_FILE
+
         out_dir = Path(self.args.output_dir)
         aside = out_dir / SAVING
         main = self.accelerator.is_main_process
@@ -145,6 +148,8 @@ def start_point(out_dir: str | os.PathLike[str], stage_mark: Mapping[str, Any], 
 
 def save_final(loaded: Loaded, out_dir: str | os.PathLike[str], settings: SavedSettings | None) -> Path:
     """Write the model of a finished stage to ``out_dir/final``, whole or not at all."""
+    from parallel_r1.models.load import save_model
+
     folder = Path(out_dir)
     written = save_model(loaded, None, folder / SAVING / FINAL, settings)
     publish(written, folder / FINAL, {})

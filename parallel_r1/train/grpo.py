@@ -12,9 +12,7 @@ Left out: dynamic sampling, per-path credit, more than one pass over a rollout.
 from __future__ import annotations
 
 import contextlib
-import random
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -22,7 +20,7 @@ from typing import Any
 
 from accelerate.utils import gather_object
 from datasets import Dataset
-from trl import GRPOConfig
+from trl.trainer.grpo_config import GRPOConfig
 
 from parallel_r1.config import EngineConfig, Recipe, RLStage
 from parallel_r1.engine.base import Engine
@@ -30,17 +28,18 @@ from parallel_r1.engine.tree import TreeEngine
 from parallel_r1.models.attention import install_layout_hook
 from parallel_r1.models.load import Loaded, SavedSettings
 from parallel_r1.rewards.schedule import phase
-from parallel_r1.rollout.sample import RowRollouts, prompt_template, sample_groups, sampled_reward
+from parallel_r1.rollout.sample import RowRollouts, sample_groups, sampled_reward
 from parallel_r1.rollout.summary import step_metrics
-from parallel_r1.tasks import load_task
 from parallel_r1.tasks.base import Task
-from parallel_r1.trace.tokens import encode_prompt
-from parallel_r1.train.callbacks import GradientGuard, Log, num_processes, own_forward, quiet
+from parallel_r1.train.callbacks import GradientGuard, Log, few_messages, num_processes, own_forward, quiet
 from parallel_r1.train.checkpoint import start_point
+from parallel_r1.train.problems import fits_model, problem_order
 from parallel_r1.train.trl_privates import FoldingGRPOTrainer, Measured, frozen_copy
 from parallel_r1.types import Group, Problem
 
 Record = Callable[[list[Group], int], None]
+FAILED_SHARE, FAILED_AT_LEAST = 0.02, 10
+"""A stage stops when the checker failed (error or timeout) more often than both allow."""
 WARMUP_SHARE = 0.1
 """Of all updates, with ``lr_schedule = "constant_with_warmup"``."""
 
@@ -65,10 +64,11 @@ def run_grpo(
     Raises:
         ValueError: settings that do not fit together, or a checkpoint of another stage.
         FloatingPointError: a loss or gradient that is not finite.
+        RuntimeError: the checker keeps failing.
     """
     config = recipe.stage_engine(stage)
     _check(loaded, stage, config)
-    order, tasks, dropped = problem_order(stage, recipe.seed, lambda problem: _fits(problem, loaded, recipe, config))
+    order, tasks, dropped = problem_order(stage, recipe.seed, lambda p: fits_model(p, loaded, recipe, config))
     if dropped and log is not None:
         log({"stage": stage.name, "kind": "note", "note": f"{len(dropped)} prompts too long", "dropped": dropped})
     free = {"micro_batch", "save_every"} | ({"steps"} if stage.lr_schedule == "constant" else set())
@@ -77,32 +77,36 @@ def run_grpo(
     model: Any = loaded.model
     with contextlib.ExitStack() as stack:
         reference = frozen_copy(model) if stage.kl else None
-        for scored in filter(None, (model, reference)):
-            if loaded.tags is not None:
+        if loaded.tags is not None:
+            for scored in filter(None, (model, reference)):
                 stack.enter_context(install_layout_hook(scored, loaded.tags, recipe.variant))
         stack.enter_context(own_forward(model))
+        stack.enter_context(few_messages())
         backend = engine or TreeEngine(model, loaded.tokenizer, loaded.tags, loaded.stop_ids, recipe.variant)
         sample = _sampler(backend, loaded, tasks, recipe, stage, config)
-        guard = GradientGuard()
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*rollout_func.*experimental")
-            trainer = _Trainer(
-                model=model,
-                reward_funcs=sampled_reward,
-                args=grpo_config(stage, config, out_dir, recipe.seed, model.device.type == "cpu"),
-                train_dataset=Dataset.from_dict({"prompt": [str(row) for row in range(len(order))]}),
-                processing_class=loaded.tokenizer,
-                callbacks=[guard],
-                rollout_func=RowRollouts(sample, order, stage.prompts_per_step, stage.samples),  # pyright: ignore[reportArgumentType]
-            )
-        quiet(trainer)
+        args = grpo_config(stage, config, out_dir, recipe.seed, model.device.type == "cpu")
+        trainer = _trainer(loaded, stage, args, RowRollouts(sample, order, stage.prompts_per_step, stage.samples))
         trainer.set_up(recipe.variant, stage.kl, reference)
-        trainer.report(stage, guard, log, record)
-        settings = SavedSettings(
-            variant=recipe.variant, prompt=recipe.prompt, engine=config, stop_ids=tuple(loaded.stop_ids)
-        )
+        trainer.tell(log, record)
+        settings = SavedSettings(variant=recipe.variant, prompt=recipe.prompt, engine=config, stop_ids=loaded.stop_ids)
         trainer.keep_whole(settings, mark)
         trainer.train(resume_from_checkpoint=checkpoint)
+
+
+def _trainer(loaded: Loaded, stage: RLStage, args: GRPOConfig, rollouts: RowRollouts) -> _Trainer:
+    guard = GradientGuard()
+    trainer = _Trainer(
+        model=loaded.model,
+        reward_funcs=sampled_reward,
+        args=args,
+        train_dataset=Dataset.from_dict({"prompt": [str(row) for row in range(len(rollouts.order))]}),
+        processing_class=loaded.tokenizer,
+        callbacks=[guard],
+        rollout_func=rollouts,  # pyright: ignore[reportArgumentType]
+    )
+    quiet(trainer)
+    trainer.watch(stage, guard)
+    return trainer
 
 
 def grpo_config(stage: RLStage, config: EngineConfig, out_dir: str | Path, seed: int, use_cpu: bool) -> GRPOConfig:
@@ -163,43 +167,6 @@ def grpo_config(stage: RLStage, config: EngineConfig, out_dir: str | Path, seed:
     )
 
 
-def problem_order(
-    stage: RLStage, seed: int, fits: Callable[[Problem], bool] = lambda problem: True
-) -> tuple[list[Problem], dict[str, Task], list[str]]:
-    """The problems of all steps in order, their tasks, and the ids of those that do not fit.
-
-    All sources together are shuffled and gone through, then shuffled anew; so a source's share is its
-    share of problems. The order depends on (seed, stage name) alone, and more steps only make it longer.
-
-    Raises:
-        ValueError: no problem fits.
-    """
-    tasks: dict[str, Task] = {}
-    found: list[Problem] = []
-    kept: list[Problem] = []
-    dropped: list[str] = []
-    for source in stage.data:
-        task = load_task(source)
-        tasks[task.name] = task
-        found += task.problems(source.split, source.size, source.num, seed)
-    for problem in found:
-        if fits(problem):
-            kept.append(problem)
-        else:
-            dropped.append(problem.id)
-    if not kept:
-        raise ValueError(f"{stage.name}: none of {len(found)} problems fits the model; lower max_response_tokens")
-    order: list[Problem] = []
-    total = stage.steps * stage.prompts_per_step
-    cycle = 0
-    while len(order) < total:
-        shuffled = list(kept)
-        random.Random(f"rl/{seed}/{stage.name}/{cycle}").shuffle(shuffled)
-        order += shuffled[: total - len(order)]
-        cycle += 1
-    return order, tasks, dropped
-
-
 def _sampler(
     engine: Engine, loaded: Loaded, tasks: Mapping[str, Task], recipe: Recipe, stage: RLStage, config: EngineConfig
 ) -> Callable[..., list[Group]]:
@@ -219,10 +186,17 @@ def _sampler(
 class _Trainer(FoldingGRPOTrainer):
     """Tells the caller the numbers of each rollout step."""
 
-    def report(self, stage: RLStage, guard: GradientGuard, log: Log | None, record: Record | None) -> None:
-        self._stage, self._guard, self._log, self._record = stage, guard, log, record
+    _log: Log | None = None
+    _record: Record | None = None
+
+    def watch(self, stage: RLStage, guard: GradientGuard) -> None:
+        self._stage, self._guard = stage, guard
         self._updates: list[dict[str, float]] = []
         self._since = 0.0
+        self._num_failed = self._num_checked = 0
+
+    def tell(self, log: Log | None, record: Record | None) -> None:
+        self._log, self._record = log, record
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         updates = self._stage.updates_per_step
@@ -256,10 +230,18 @@ class _Trainer(FoldingGRPOTrainer):
                 measured.merge(part)
         if not self.accelerator.is_main_process:
             return
+        numbers = self._numbers(step, groups, measured)
         if self._log is not None:
-            self._log(self._numbers(step, groups, measured))
+            self._log(numbers)
         if self._record is not None:
             self._record(groups, step)
+        self._num_failed += numbers["failed_checks"]
+        self._num_checked += len(groups) * self._stage.samples
+        if self._num_failed > max(FAILED_AT_LEAST, FAILED_SHARE * self._num_checked):
+            raise RuntimeError(
+                f"{self._stage.name}: the checker failed on {self._num_failed} of {self._num_checked} responses; see "
+                "their verdicts in the rollout file, and check the task's verifier before going on"
+            )
 
     def _numbers(self, step: int, groups: list[Group], measured: Measured) -> dict[str, Any]:
         seconds = time.perf_counter() - self._since
@@ -309,9 +291,3 @@ def _check(loaded: Loaded, stage: RLStage, config: EngineConfig) -> None:
         raise ValueError(
             f"attention_dropout = {dropout}: rollout and trainer would score different models; set it to 0"
         )
-
-
-def _fits(problem: Problem, loaded: Loaded, recipe: Recipe, config: EngineConfig) -> bool:
-    longest = getattr(loaded.model.config, "max_position_embeddings", None)
-    prompt = encode_prompt(loaded.tokenizer, prompt_template(recipe.prompt, loaded.tags), problem.question, loaded.tags)
-    return not longest or len(prompt) + config.max_response_tokens <= longest

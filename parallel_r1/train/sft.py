@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from datasets import Dataset
-from trl import SFTConfig, SFTTrainer
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
 
 from parallel_r1.config import SFTStage
 from parallel_r1.models.attention import install_layout_hook
 from parallel_r1.models.load import Loaded, SavedSettings
-from parallel_r1.train.callbacks import GradientGuard, Log, num_processes, own_forward, quiet
+from parallel_r1.train.callbacks import GradientGuard, Log, few_messages, num_processes, own_forward, quiet
 from parallel_r1.train.checkpoint import WholeCheckpoints, start_point
 from parallel_r1.types import Variant
 
@@ -63,6 +64,7 @@ def run_sft(
         if loaded.tags is not None:
             stack.enter_context(install_layout_hook(model, loaded.tags, variant))
         stack.enter_context(own_forward(model))
+        stack.enter_context(few_messages())
         trainer = _Trainer(
             model=model,
             args=sft_config(stage, len(order), out_dir, seed, model.device.type == "cpu"),

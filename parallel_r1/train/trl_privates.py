@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from transformers import PreTrainedModel
-from trl import GRPOTrainer
+from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
 from parallel_r1.rollout.sample import RowRollouts, later_paths
@@ -90,6 +90,22 @@ def fold_advantages(advantages: torch.Tensor, groups: Sequence[Group], num_token
     return advantages[:, None] * scale.to(advantages.device)
 
 
+def without_padding_columns(inputs: dict[str, Any]) -> dict[str, Any]:
+    """A micro-batch without the columns that are padding in all its rows.
+
+    TRL pads a whole rollout to its longest prompt and response; a micro-batch seldom needs that much.
+    """
+    prompt_columns = inputs["prompt_mask"].any(0)
+    columns = inputs["completion_mask"].any(0)
+    start = int(prompt_columns.int().argmax())  # prompts are padded on the left, responses on the right
+    end = int(columns.sum())
+    cut = dict(inputs)
+    for name, value in inputs.items():
+        if isinstance(value, torch.Tensor) and value.ndim == 2:
+            cut[name] = value[:, start:] if name in ("prompt_ids", "prompt_mask") else value[:, :end]
+    return cut
+
+
 class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
     """`GRPOTrainer` over `RowRollouts`: per-token advantages, measurements, whole checkpoints."""
 
@@ -126,11 +142,13 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
         return found
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        inputs = without_padding_columns(inputs)
         loss = super()._compute_loss(model, inputs)
-        if not math.isfinite(float(loss)):
+        value = float(loss.detach())
+        if not math.isfinite(value):
             lengths = (inputs["completion_mask"].sum(1)).tolist()
             raise FloatingPointError(
-                f"rollout step {self.rollout_func.step}: the loss is {float(loss)} on a micro-batch of responses of "
+                f"rollout step {self.rollout_func.step}: the loss is {value} on a micro-batch of responses of "
                 f"{lengths} tokens; the weights are untouched. Resume from the last checkpoint with a lower "
                 "learning_rate"
             )
