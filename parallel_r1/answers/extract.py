@@ -72,11 +72,11 @@ def _after_last_marker(text: str) -> str:
     if last is None:
         return ""
     line = _first_line(text[last.end() :])
-    # "**Final Answer:** 42" leaves the closing mark-up in front of the answer.
+    # "**Final Answer:** 42" and "**Final Answer: 42**" leave one half of a mark-up pair on the line.
     for mark in ("**", "__"):
-        if line.startswith(mark) and line.count(mark) % 2:
-            line = line[len(mark) :].lstrip()
-    return line
+        if line.count(mark) % 2:
+            line = line.removeprefix(mark) if line.startswith(mark) else line.removesuffix(mark)
+    return line.strip()
 
 
 def _first_line(text: str) -> str:
