@@ -1,8 +1,8 @@
 """*serial*: one digit updated step by step, modulo ten. Forking cannot help; a good policy does not fork.
 
-    question   run 7 +4 *3 -5 +8
-    response   +4>1,*3>3,-5>8,+8>6
-    answer     6
+question   run 7 +4 *3 -5 +8
+response   +4>1,*3>3,-5>8,+8>6
+answer     6
 """
 
 from __future__ import annotations

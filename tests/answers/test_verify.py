@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallel_r1.answers.extract import extract
@@ -110,6 +110,7 @@ def test_an_unreadable_gold_is_an_error_and_never_pays():
     assert verify("  ", "Final Answer: 4").outcome == "error"
 
 
+@settings(deadline=None)
 @given(st.fractions(max_denominator=50), st.fractions(max_denominator=50))
 def test_numbers_are_exact(left, right):
     text = rf"\frac{{{left.numerator}}}{{{left.denominator}}}"
@@ -117,12 +118,14 @@ def test_numbers_are_exact(left, right):
     assert compare(str(right), text).right == (left == right)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 10**9), st.sampled_from(["{:,}", "${:,}", "{}.00", " {} ", "\\text{{{}}}", "${}$", "{}."]))
 def test_spellings_of_a_number(value, spelling):
     assert compare(str(value), spelling.format(value)).right
     assert not compare(str(value + 1), spelling.format(value)).right
 
 
+@settings(deadline=None)
 @given(st.text(), st.text())
 def test_any_text_is_taken(gold, response):
     outcomes = ("right", "wrong", "no_answer", "error")
@@ -134,7 +137,8 @@ def test_any_text_is_taken(gold, response):
 HOSTILE = [
     r"10^{10^{10^{10}}}", "9^9^9^9", "{" * 3000, "((9^9)^9)^9", "9" * 5000, "1e999999999", r"\frac{1}{0}", "1/0",
     "2000!", r"\sum_{k=1}^{9}k", r"\int_0^1 x dx", "-" * 2000, "1," * 2000, "\\text{" * 2000, "(" * 90, "$" * 4001,
-    "=" * 99, "(a+b+c+d+e+f+g)^9*(a+b+c+d+h+k+m)^9", "((x+1)^9)^9", "a b c d" * 5, "1 " * 3000, "a " * 3000, "x=" * 2000, "\\" * 3001,
+    "=" * 99, "(a+b+c+d+e+f+g)^9*(a+b+c+d+h+k+m)^9", "((x+1)^9)^9", "a b c d" * 5,
+    "1 " * 3000, "a " * 3000, "x=" * 2000, "\\" * 3001,
 ]  # fmt: skip
 
 

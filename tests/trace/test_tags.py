@@ -158,6 +158,7 @@ def test_lookalikes_are_plain_text_and_counted():
     assert parse_text(BLOCK).lookalike_tags == 0
 
 
+@settings(deadline=None)
 @given(st.lists(words, min_size=1, max_size=5), words, plain, plain)
 def test_a_rendered_block_parses_back(paths, summary, before, after):
     trace = parse_text(before + render_block(paths, summary) + after)
@@ -167,7 +168,7 @@ def test_a_rendered_block_parses_back(paths, summary, before, after):
     assert trace.well_formed == (len(paths) == 1 or len({" ".join(p.split()) for p in paths}) > 1)
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(pieces)
 def test_well_formed_is_what_the_grammar_says(text):
     path = r"<Path>[^<]*[^<\s][^<]*</Path>"
@@ -179,7 +180,7 @@ def test_well_formed_is_what_the_grammar_says(text):
     assert (parse_text(text).faults == ()) == fits
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(pieces, st.booleans())
 def test_text_and_ids_agree(text, truncated):
     by_text, by_ids = parse_text(text, truncated), parse_ids(toy_ids(text), TOY, truncated)
@@ -192,6 +193,7 @@ def test_text_and_ids_agree(text, truncated):
         assert left.num_distinct_paths == right.num_distinct_paths
 
 
+@settings(deadline=None)
 @given(pieces)
 def test_spans_hold_what_they_say(text):
     trace = parse_text(text)
@@ -203,6 +205,7 @@ def test_spans_hold_what_they_say(text):
         assert not found.closed or text[: found.end].endswith("</Summary>")
 
 
+@settings(deadline=None)
 @given(pieces)
 def test_stack_check_is_algorithm_1(text):
     stack, fine = [], True
@@ -217,7 +220,7 @@ def test_stack_check_is_algorithm_1(text):
     assert trace.faults or trace.stack_check
 
 
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 @given(st.text())
 def test_any_text_is_taken(text):
     parse_text(text)
@@ -225,6 +228,7 @@ def test_any_text_is_taken(text):
     linearise(text)
 
 
+@settings(deadline=None)
 @given(pieces)
 def test_canonical_is_idempotent_and_changes_only_white_space(text):
     once = canonical(text)
@@ -251,6 +255,7 @@ def test_linearise(text, line):
     assert linearise(text) == line
 
 
+@settings(deadline=None)
 @given(pieces)
 def test_linear_text_has_no_tags(text):
     assert not any(tag in linearise(text) for tag in TAGS)
