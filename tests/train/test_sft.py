@@ -165,6 +165,22 @@ def test_checkpoints_hold_a_model_folder(make_loaded, tmp_path):
     assert not (tmp_path / "README.md").exists()
 
 
+def test_a_save_that_fails_leaves_nothing_to_resume_from(make_loaded, tmp_path, monkeypatch):
+    from parallel_r1.train import checkpoint
+
+    def full(*args):
+        raise OSError("no space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="no space"):
+        patch.setattr(checkpoint, "publish", full)
+        trained(make_loaded, tmp_path, save_every=1)
+    assert not list((tmp_path / "out").glob("checkpoint-*"))
+    logged = []
+    trained(make_loaded, tmp_path, save_every=1, log=logged.append)
+    assert [line["step"] for line in logged if "step" in line] == [1, 2]
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["checkpoint-1", "checkpoint-2"]
+
+
 def test_useless_rows_are_refused(loaded, tmp_path):
     with pytest.raises(ValueError, match="no rows to train on"):
         run_sft(loaded, [], stage(), "causal", tmp_path, 0)
