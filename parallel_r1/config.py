@@ -1,4 +1,4 @@
-"""Recipes: strict TOML -> pydantic. Imports no torch, so a wrong recipe fails in a second.
+"""What a recipe may say, as strict pydantic models. Imports no torch, so a wrong recipe fails in a second.
 
 One recipe describes one run: a model, a variant, prompt templates, the decoding engine, the stages
 in order and how each checkpoint is evaluated. An unknown key is an error that names the nearest
@@ -10,9 +10,7 @@ and nowhere else. Sizes of training batches are in prompts, as the paper counts 
 from __future__ import annotations
 
 import difflib
-import tomllib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -22,12 +20,15 @@ from parallel_r1.types import DecodeMode, Size, Split, Variant
 PositiveInt = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
+RESERVED = ("base", "eval", "rollouts")
+"""Names in a run directory that no stage may take."""
+_FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 class Strict(BaseModel):
-    """Base of every section: frozen, and an unknown key is an error."""
+    """Base of every section: frozen; an unknown key, a wrong type and NaN are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class DataSource(Strict):
@@ -231,8 +232,14 @@ class Recipe(Strict):
     @model_validator(mode="after")
     def _cross(self) -> Recipe:
         names = [stage.name for stage in self.stages]
-        if len(set(names)) < len(names) or "base" in names:
-            raise ValueError(f"stages need distinct names other than 'base'; got {names}")
+        if len(set(names)) < len(names):
+            raise ValueError(f"stages need distinct names; got {names}")
+        for key, name in [("name", self.name), *((f"stages.{i}.name", name) for i, name in enumerate(names))]:
+            if not _FILE_NAME.fullmatch(name) or (key != "name" and name in RESERVED):
+                raise ValueError(
+                    f"{key} = {name!r} becomes a folder of the run: use letters, digits, '-', '_' and '.', "
+                    f"and none of {', '.join(RESERVED)}"
+                )
         modes = {self.engine.mode, *self.evaluate.modes, *(self.stage_engine(s).mode for s in self.stages)}
         if "linear" in modes and self.variant == "structured":
             raise ValueError("mode 'linear' needs variant = 'causal': a plain decoder cannot hide sibling paths")
@@ -241,68 +248,17 @@ class Recipe(Strict):
     def stage_engine(self, stage: SFTStage | RLStage) -> EngineConfig:
         """The engine of one stage: the recipe's, with the stage's overrides."""
         overrides = stage.engine if isinstance(stage, RLStage) else {}
-        return EngineConfig.model_validate({**self.engine.model_dump(), **overrides})
+        try:
+            return EngineConfig.model_validate({**self.engine.model_dump(), **overrides})
+        except ValidationError as error:
+            lines = [explain(problem, ("engine",)) for problem in error.errors()]
+            raise ValueError(f"stages.{stage.name}: " + "; ".join(lines)) from error
 
 
 def _divides(whole_key: str, whole: int, part_key: str, part: int) -> None:
     if whole % part:
         near = next(n for n in range(part, 0, -1) if whole % n == 0)
         raise ValueError(f"{part_key} = {part} does not divide {whole_key} = {whole}; try {part_key} = {near}")
-
-
-class RecipeError(ValueError):
-    """A recipe that cannot be run; the message names key, value and fix."""
-
-
-def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a TOML recipe and apply ``a.b=value`` overrides (``stages.0.steps=5``; values are TOML).
-
-    Raises:
-        RecipeError: the file is missing, is no TOML, or a key or value is wrong.
-    """
-    try:
-        raw = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise RecipeError(f"recipe {path}: cannot be read ({error.strerror}); give the path of a .toml file") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError(f"recipe {path}: not valid TOML ({error})") from error
-    for override in overrides:
-        _apply_override(raw, override)
-    return parse_recipe(raw, str(path))
-
-
-def parse_recipe(raw: Mapping[str, Any], where: str = "recipe") -> Recipe:
-    """Validate a mapping; see `load_recipe`."""
-    try:
-        return Recipe.model_validate(raw)
-    except ValidationError as error:
-        lines = [_explain(problem, raw) for problem in error.errors()]
-        raise RecipeError(f"{where}:\n" + "\n".join(f"  {line}" for line in lines)) from error
-
-
-def _apply_override(raw: dict[str, Any], override: str) -> None:
-    key, equals, value = override.partition("=")
-    if not equals:
-        raise RecipeError(f"--set {override}: write key=value, e.g. --set seed=1")
-    try:
-        parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
-        parsed = value
-    *parents, last = key.strip().split(".")
-    node: Any = raw
-    for part in parents:
-        try:
-            node = node[int(part)] if isinstance(node, list) else node.setdefault(part, {})
-        except (ValueError, IndexError, AttributeError) as error:
-            raise RecipeError(f"--set {override}: {part!r} is no index of a list here") from error
-    if isinstance(node, list):
-        if not (last.isdigit() and int(last) < len(node)):
-            raise RecipeError(f"--set {override}: {last!r} is no index of a list of {len(node)}")
-        node[int(last)] = parsed
-    elif isinstance(node, dict):
-        node[last] = parsed
-    else:
-        raise RecipeError(f"--set {override}: {'.'.join(parents)} holds a plain value")
 
 
 def _known_keys(location: tuple[int | str, ...]) -> list[str]:
@@ -320,13 +276,19 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
     return list(section.model_fields)
 
 
-def _explain(problem: Any, raw: Mapping[str, Any]) -> str:
-    location = tuple(problem["loc"])
+def explain(problem: Any, where: tuple[str, ...] = ()) -> str:
+    """One error of pydantic as one line: key, value, fix. ``where`` is put before its place."""
+    location = (*where, *problem["loc"])
     key = ".".join(str(part) for part in location if part not in ("sft", "rl")) or "recipe"
     if problem["type"] == "extra_forbidden":
         known = _known_keys(location[:-1])
         near = difflib.get_close_matches(str(location[-1]), known, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}"
+        inner = problem["input"] if not near and len(location) == 1 else None
+        stage_keys = [*SFTStage.model_fields, *RLStage.model_fields]
+        for part in inner if isinstance(inner, dict) else ():
+            if close := difflib.get_close_matches(str(part), stage_keys, n=1, cutoff=0.7):
+                hint = f"did you mean {close[0]!r} of a stage (stages.NAME.{close[0]})?"
         return f"{key} = {problem['input']!r}: unknown key; {hint}"
     if problem["type"] == "missing":
         return f"{key}: missing; add it"
