@@ -16,17 +16,20 @@ def step_metrics(groups: Sequence[Group]) -> dict[str, Any]:
 
     ``well_formed`` is the share of fault-free traces among those with a block, ``first_block_position``
     the mean start of the first block over the length of its response, ``allowed_mass`` the mean Z of
-    sampled tokens (1 where constraints forbid nothing that the model wants).
+    sampled tokens (1 where constraints forbid nothing that the model wants), ``entropy`` the mean
+    surprise of sampled tokens, which estimates the model's entropy per token.
     """
     members = [member for group in groups for member in group.members]
     forked = [m for m in members if m.trace.blocks]
     dead = [group for group in groups if group.dead]
     dead_right = sum(all(m.verdict.right for m in group.members) for group in dead)
     dead_wrong = sum(not any(m.verdict.right for m in group.members) for group in dead)
-    allowed = [
-        mass
+    sampled = [
+        (mass, logp)
         for member in members
-        for mass, forced in zip(member.rollout.allowed_mass, member.rollout.forced, strict=True)
+        for mass, logp, forced in zip(
+            member.rollout.allowed_mass, member.rollout.engine_logps, member.rollout.forced, strict=True
+        )
         if not forced
     ]
     names = sorted({name for m in members for name in m.reward_parts})
@@ -44,7 +47,8 @@ def step_metrics(groups: Sequence[Group]) -> dict[str, Any]:
         "dead_right": dead_right,
         "dead_wrong": dead_wrong,
         "first_block_position": _mean([m.trace.blocks[0].start / m.rollout.total_tokens for m in forked]),
-        "allowed_mass": _mean(allowed),
+        "allowed_mass": _mean([mass for mass, _ in sampled]),
+        "entropy": _mean([-logp for _, logp in sampled]),
         "reward_parts": {name: _mean([m.reward_parts.get(name, 0.0) for m in members]) for name in names},
     }
 

@@ -265,7 +265,6 @@ class _Trainer(FoldingGRPOTrainer):
             "learning_rate": self._updates[-1].get("learning_rate"),
             "clipped": _mean_of(self._updates, "clip_ratio/region_mean"),
             "kl": _mean_of(self._updates, "kl"),
-            "entropy": measured.entropy / measured.num_tokens if measured.num_tokens else None,
             "skipped_updates": self._guard.num_skipped,
         }
 

@@ -1,8 +1,9 @@
 """Every private of TRL's GRPO trainer that this project touches, in one place (TRL 1.16).
 
     _generate_and_score_completions   extended: advantages of shape (B, T), more columns per token
+    _prepare_inputs, _buffered_inputs, _step   extended: micro-batches without waste
     _compute_loss                     extended: measures, and stops on a loss that is no number
-    _get_per_token_logps_and_entropies  listened to: the trainer's log-probs and entropies
+    _get_per_token_logps_and_entropies  listened to: the trainer's log-probs
     _get_output_dir, _save_checkpoint, _send_telemetry   replaced, in `parallel_r1.train.checkpoint`
     add_fused_lm_head (trl.trainer.utils), trainer.ref_model, trainer.beta   for the KL reference
 
@@ -55,21 +56,17 @@ class Gap:
 
 @dataclass(slots=True)
 class Measured:
-    """What one rollout step's updates showed on this process."""
+    """What one rollout step's updates showed on this process, over the responses that they trained on."""
 
     exact: Gap = field(default_factory=Gap)
     """Over sampled tokens that engine and trainer must score alike."""
     by_path: dict[int, Gap] = field(default_factory=dict)
     """The other sampled tokens (causal: later paths), by path number from 2."""
-    entropy: float = 0.0
-    num_tokens: int = 0
 
     def merge(self, other: Measured) -> None:
         self.exact.merge(other.exact)
         for number, gap in other.by_path.items():
             self.by_path.setdefault(number, Gap()).merge(gap)
-        self.entropy += other.entropy
-        self.num_tokens += other.num_tokens
 
 
 def fold_advantages(advantages: torch.Tensor, groups: Sequence[Group], num_tokens: int) -> torch.Tensor:
@@ -106,6 +103,33 @@ def without_padding_columns(inputs: dict[str, Any]) -> dict[str, Any]:
     return cut
 
 
+def repack(batches: Sequence[dict[str, Any]], at_least: int) -> list[dict[str, Any]]:
+    """The micro-batches of one update, as many as before, with less to compute and the same gradient.
+
+    Rows of like length come together, and rows whose advantages are all zero are left out: they have
+    no gradient, and their tokens are already counted in ``num_items_in_batch``. ``at_least`` so many
+    rows are kept.
+    """
+    rows = {
+        name: torch.cat([batch[name] for batch in batches])
+        for name, value in batches[0].items()
+        if isinstance(value, torch.Tensor) and value.ndim
+    }
+    order = rows["completion_mask"].sum(1).argsort(stable=True)
+    kept = _has_gradient(rows["advantages"])[order]
+    spare = max(at_least - int(kept.sum()), 0)
+    kept[(~kept).nonzero()[:spare]] = True
+    order = order[kept]
+    return [
+        {**batches[0], **{name: value[piece] for name, value in rows.items()}}
+        for piece in order.tensor_split(len(batches))
+    ]
+
+
+def _has_gradient(advantages: torch.Tensor) -> torch.Tensor:
+    return (advantages != 0).any(1)
+
+
 class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
     """`GRPOTrainer` over `RowRollouts`: per-token advantages, measurements, whole checkpoints."""
 
@@ -116,12 +140,30 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
         """Called once after the trainer is made. ``reference``: the model as the stage found it, if kl > 0."""
         self._variant = variant
         self.measured = Measured()
-        self._seen: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._seen: torch.Tensor | None = None
         if reference is not None:
             # TRL would load the reference from the model's name; the policy may have no folder of its own.
             add_fused_lm_head(reference, temperature=self.temperature)
             self.ref_model = self.accelerator.prepare_model(reference, evaluation_mode=True)
             self.beta = kl
+
+    def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        batches: Any = self._buffered_inputs
+        if batches is before:
+            return inputs
+        per_update = self.args.gradient_accumulation_steps
+        updates = [batches[i : i + per_update] for i in range(0, len(batches), per_update)]
+        self._buffered_inputs = [batch for update in updates for batch in repack(update, self._rows_kept(update))]
+        return self._buffered_inputs[self._step % self.args.steps_per_generation]
+
+    def _rows_kept(self, update: Sequence[dict[str, Any]]) -> int:
+        """How many rows of an update are computed on: as many on every process, and one per micro-batch."""
+        if self.beta != 0.0:  # every response has a gradient
+            return sum(len(batch["advantages"]) for batch in update)
+        useful = sum(_has_gradient(batch["advantages"]).sum() for batch in update)
+        return max(int(self.accelerator.gather(useful).max()), len(update))
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         output = super()._generate_and_score_completions(inputs)
@@ -137,8 +179,7 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
         found = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
-        if found[1] is not None:
-            self._seen = found[0].detach(), found[1].detach()
+        self._seen = found[0].detach()
         return found
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
@@ -156,20 +197,17 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
         return loss
 
     def _measure(self, inputs: dict[str, Any]) -> None:
-        """Add a micro-batch to ``measured``: gaps by region, entropy."""
+        """Add the gaps of a micro-batch, by region, to ``measured``."""
         assert self._seen is not None
-        logps, entropies = self._seen
         sampled = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
         # After the first update of a step the weights have moved; TRL kept what they said before.
-        at_sampling = inputs.get("old_per_token_logps", logps)
+        at_sampling = inputs.get("old_per_token_logps", self._seen)
         gaps = (at_sampling - inputs["sampling_per_token_logps"]).abs()
         self.measured.exact.add(gaps[sampled & (inputs["later_path"] == 0)])
         for number in inputs["later_path"][sampled].unique().tolist():
             if number:
                 gap = self.measured.by_path.setdefault(number, Gap())
                 gap.add(gaps[sampled & (inputs["later_path"] == number)])
-        self.measured.entropy += float(entropies[sampled].sum())
-        self.measured.num_tokens += int(sampled.sum())
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:

@@ -1,6 +1,5 @@
 """GRPO on TRL over forked rollouts: counts, order, one gradient whatever the split, dead groups, resuming."""
 
-import itertools
 import math
 from collections import Counter
 
@@ -113,9 +112,7 @@ def test_problems_cycle_in_a_seeded_order(parity):
     assert set(tasks) == {"parity", "countdown"}
     assert len(order) == 36
     assert dropped == []
-    for cycle in (
-        itertools.batched(order, 9) if hasattr(itertools, "batched") else [order[i : i + 9] for i in range(0, 36, 9)]
-    ):
+    for cycle in (order[i : i + 9] for i in range(0, 36, 9)):
         assert Counter(problem.task for problem in cycle) == {"parity": 6, "countdown": 3}
         assert len({problem.id for problem in cycle}) == 9
     assert order[:9] != order[9:18]
@@ -217,7 +214,7 @@ def test_several_updates_per_step(make_loaded, parity, tmp_path):
 
 def test_equal_rewards_move_nothing(make_loaded, parity, tmp_path):
     loaded = make_loaded()
-    before = Run.weights.fget(type("R", (), {"loaded": loaded}))
+    before = {name: weight.clone() for name, weight in loaded.model.state_dict().items()}
     run = Run(loaded, tmp_path, engine=scripted(loaded, ["xx"] * 4), steps=3, weight_decay=0.5)
     assert [line["skipped_updates"] for line in run.lines] == [1, 1, 1]
     assert [line["dead_groups"] for line in run.lines] == [2, 2, 2]
@@ -267,7 +264,7 @@ def test_a_batch_without_a_trainable_token_is_skipped(make_loaded, parity, tmp_p
     inner.generate = all_forced
     run = Run(loaded, tmp_path, engine=inner, steps=2)
     assert [line["skipped_updates"] for line in run.lines] == [1, 1]
-    assert all(math.isfinite(line["loss"]) and line["entropy"] is None for line in run.lines)
+    assert all(line["loss"] == 0 and line["entropy"] is None for line in run.lines)
 
 
 def test_a_loss_that_is_no_number_stops_with_the_weights_untouched(make_loaded, parity, tmp_path):

@@ -14,7 +14,7 @@ from parallel_r1.engine.scripted import ScriptedEngine
 from parallel_r1.train import trl_privates
 from parallel_r1.train.checkpoint import WholeCheckpoints
 from parallel_r1.train.grpo import run_grpo
-from parallel_r1.train.trl_privates import FoldingGRPOTrainer, Gap, Measured, without_padding_columns
+from parallel_r1.train.trl_privates import FoldingGRPOTrainer, Gap, Measured, repack, without_padding_columns
 
 
 def parameters(function):
@@ -23,6 +23,9 @@ def parameters(function):
 
 def test_the_extended_methods_have_the_signatures_they_had():
     assert parameters(GRPOTrainer._generate_and_score_completions) == ["self", "inputs"]
+    assert parameters(GRPOTrainer._prepare_inputs) == ["self", "generation_batch"]
+    source = inspect.getsource(GRPOTrainer._prepare_inputs)
+    assert "self._buffered_inputs[self._step % self.args.steps_per_generation]" in source
     assert parameters(GRPOTrainer._compute_loss) == ["self", "model", "inputs"]
     assert parameters(GRPOTrainer._get_per_token_logps_and_entropies)[:5] == [
         "self", "model", "input_ids", "attention_mask", "logits_to_keep",
@@ -94,6 +97,36 @@ def test_padding_columns_are_cut_and_nothing_else():
     assert int(cut["completion_mask"].sum()) == int(completion_mask.sum())
     whole = {**inputs, "prompt_mask": torch.ones(2, 4), "completion_mask": torch.ones(2, 5)}
     assert without_padding_columns(whole)["completion_ids"].shape == (2, 5)
+
+
+def micro_batches(advantages, lengths, size):
+    rows, columns = len(lengths), max(lengths)
+    mask = torch.tensor([[int(t < n) for t in range(columns)] for n in lengths])
+    whole = {
+        "completion_ids": torch.arange(rows)[:, None].expand(rows, columns), "completion_mask": mask,
+        "advantages": torch.tensor(advantages)[:, None] * mask, "num_items_in_batch": mask.sum(), "images": None,
+    }  # fmt: skip
+    return [
+        {k: v[i : i + size] if isinstance(v, torch.Tensor) and v.ndim else v for k, v in whole.items()}
+        for i in range(0, rows, size)
+    ]
+
+
+def test_repacked_micro_batches_hold_the_rows_with_a_gradient():
+    batches = micro_batches([0.5, 0.0, -1.0, 0.0, 0.0, 2.0], [5, 9, 2, 1, 1, 3], 3)
+    packed = repack(batches, at_least=2)
+    assert [batch["completion_ids"][:, 0].tolist() for batch in packed] == [[2, 5], [0]]
+    assert all(int(batch["num_items_in_batch"]) == 21 for batch in packed)
+    assert packed[0]["images"] is None
+    everything = repack(batches, at_least=6)
+    assert [batch["completion_ids"][:, 0].tolist() for batch in everything] == [[3, 4, 2], [5, 0, 1]]
+
+
+def test_no_repacked_micro_batch_is_empty():
+    packed = repack(micro_batches([0.0] * 4, [4, 3, 2, 1], 2), at_least=2)
+    assert [batch["completion_ids"][:, 0].tolist() for batch in packed] == [[3], [2]]
+    packed = repack(micro_batches([0.0, 1.0, 0.0, 0.0], [4, 3, 2, 1], 1), at_least=4)
+    assert [batch["completion_ids"][:, 0].tolist() for batch in packed] == [[3], [2], [1], [0]]
 
 
 def test_measurements_of_processes_add_up():
