@@ -9,7 +9,6 @@ with constraints on and off, and each final model goes on behind corrupted paths
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

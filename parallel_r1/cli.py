@@ -6,6 +6,7 @@ An interrupted command says how to go on, and exits with 130.
 
 from __future__ import annotations
 
+import errno
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,10 +29,13 @@ class _Group(TyperGroup):
         except (ValueError, OSError, FloatingPointError) as error:
             if ctx.params.get("debug"):
                 raise
-            typer.echo(f"error: {error}", err=True)
+            message = error.strerror if isinstance(error, OSError) and error.errno == errno.ENOSPC else error
+            typer.echo(f"error: {message}", err=True)
             sys.exit(USER_ERROR)
         except KeyboardInterrupt:
-            typer.echo("\ninterrupted. The same command goes on from the last whole checkpoint.", err=True)
+            resumes = ctx.invoked_subcommand in ("run", "sft", "rl", "eval")
+            hint = " Nothing is lost: the same command goes on from the last whole checkpoint." if resumes else ""
+            typer.echo(f"\ninterrupted.{hint}", err=True)
             sys.exit(INTERRUPTED)
 
 

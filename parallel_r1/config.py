@@ -293,5 +293,7 @@ def explain(problem: Any, where: tuple[str, ...] = ()) -> str:
     if problem["type"] == "missing":
         return f"{key}: missing; add it"
     message = problem["msg"].removeprefix("Value error, ")
+    if not location:
+        return message
     shown = problem["input"] if not isinstance(problem["input"], dict | list) else None
     return f"{key} = {shown!r}: {message}" if shown is not None else f"{key}: {message}"

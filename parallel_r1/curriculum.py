@@ -29,7 +29,6 @@ from parallel_r1.preflight import preflight
 from parallel_r1.provenance import summary_of
 from parallel_r1.run_dir import EVAL, RunDir, open_run
 from parallel_r1.terminal import Bar, WatchedEngine, clock, figures, plain_console, print_table, progress_bar
-from parallel_r1.train.callbacks import few_messages
 from parallel_r1.train.checkpoint import final_model, latest_complete, save_final
 from parallel_r1.types import Group
 
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
 BASE = "base"
 SHOWN_IDS = 5
+FULL_BYTES = 64 * 2**20
 
 
 def run_recipe(
@@ -59,7 +59,7 @@ def run_recipe(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError(f"WORLD_SIZE = {os.environ['WORLD_SIZE']}: a recipe runs in one process; start it plainly")
     preflight(recipe)
-    with open_run(out_dir, recipe, fresh=not resume) as run, _full_disk_explained(run.folder), few_messages():
+    with open_run(out_dir, recipe, fresh=not resume) as run, _quiet_libraries(run.folder):
         curriculum = Curriculum(recipe, run, console or plain_console())
         if only is None:
             curriculum.run_all()
@@ -78,7 +78,7 @@ def evaluate_stages(recipe: Recipe, out_dir: str | os.PathLike[str], console: Co
     """
     from parallel_r1.report import build_report
 
-    with open_run(out_dir, recipe) as run, _full_disk_explained(run.folder), few_messages():
+    with open_run(out_dir, recipe) as run, _quiet_libraries(run.folder):
         curriculum = Curriculum(recipe, run, console or plain_console())
         finished = [stage.name for stage in recipe.stages if final_model(run.stage_folder(stage.name))]
         for stage in [*([BASE] if recipe.evaluate.base else []), *finished]:
@@ -275,16 +275,30 @@ def _rollout_step(checkpoint: Path | None, stage: SFTStage | RLStage) -> int:
 
 
 @contextmanager
-def _full_disk_explained(folder: Path) -> Iterator[None]:
-    """Libraries report a full disk in many ways; this one says what to do."""
+def _quiet_libraries(folder: Path) -> Iterator[None]:
+    """Without the bars and warnings of libraries, and with one message for a full disk."""
+    from transformers.utils import logging
+
+    from parallel_r1.train.callbacks import few_messages
+
+    logging.set_verbosity_error()
     try:
-        yield
+        with few_messages():
+            yield
     except Exception as error:
-        is_full = getattr(error, "errno", None) == errno.ENOSPC or "No space left" in str(error)
-        if not is_full and not ("write" in str(error) and shutil.disk_usage(folder).free < 2**20):
+        if not is_full_disk(error, folder):
             raise
         raise OSError(
             errno.ENOSPC,
             f"the disk of {folder} is full. Make room and give the same command again: it goes on from the last whole "
             "checkpoint",
         ) from error
+
+
+def is_full_disk(error: Exception, folder: Path) -> bool:
+    """Whether a full disk is behind an error; libraries report one in many ways."""
+    text = str(error)
+    if getattr(error, "errno", None) == errno.ENOSPC or "No space left" in text:
+        return True
+    torch_write = "iostream error" in text or "unexpected pos" in text or "file write failed" in text
+    return torch_write and shutil.disk_usage(folder).free < FULL_BYTES

@@ -168,7 +168,7 @@ def _decode(
         for line in transcript.lines(decode):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
         return rollout
-    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
+    with Live(console=console, auto_refresh=False, transient=True) as live:
         shown = 0.0
 
         def watch(event: TokenEvent) -> None:
@@ -179,5 +179,5 @@ def _decode(
                 live.update(transcript.panels(decode), refresh=True)
 
         (rollout,) = engine.generate([request], config, watch)
-        live.update(transcript.panels(decode), refresh=True)
+    console.print(transcript.panels(decode))
     return rollout

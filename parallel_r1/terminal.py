@@ -170,7 +170,7 @@ def narrow_table(rows: list[dict[str, Any]]) -> Table:
     """The columns that matter most, for a terminal of 80."""
     from parallel_r1.report.table import interval, number, percent, set_name
 
-    table = Table(box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=(0, 1, 0, 0))
     for header in ("stage", "set", "accuracy %", "seq. %", "forks %", "tokens", "critical"):
         table.add_column(header, justify="left" if header in ("stage", "set") else "right")
     for row in rows:
