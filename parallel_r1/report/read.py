@@ -34,7 +34,7 @@ class RunData:
 
     @property
     def finished(self) -> bool:
-        return bool(self.summary)
+        return bool(self.summary) and self.summary.get("finished", True) is not False
 
 
 def read_run(run_dir: str | os.PathLike[str]) -> RunData:
