@@ -14,7 +14,7 @@ from parallel_r1.tasks.base import FINAL_ANSWER, belongs_to, draw_distinct, fina
 from parallel_r1.types import Problem, Size, Split, Verdict
 
 STEPS = {"easy": 4, "hard": 8}
-UPDATES = tuple(f"{sign}{digit}" for sign in "+-" for digit in range(1, 10)) + ("*3", "*7", "*9")
+UPDATES = (*(f"{sign}{digit}" for sign in "+-" for digit in range(1, 10)), "*3", "*7", "*9")
 """Multipliers are the units modulo ten, so that no step forgets the state."""
 
 
