@@ -50,7 +50,7 @@ def tiny_config(vocab_size: int, eos_token_id: int, pad_token_id: int) -> Qwen3C
         num_key_value_heads=2,
         head_dim=32,
         max_position_embeddings=1024,
-        rope_theta=1000.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
         initializer_range=0.06,
         tie_word_embeddings=True,
         eos_token_id=eos_token_id,
