@@ -22,8 +22,8 @@ PathCheck = Callable[[Problem, str], bool]
 
 def _countdown_path(problem: Problem, path: str) -> bool:
     """The path calls its candidate ``ok``, and it is a solution."""
-    candidate, _, mark = path.strip().rpartition(" ")
-    if mark != "ok":
+    candidate, mark, _ = path.strip().partition(" ok")
+    if not mark:
         return False
     numbers, target = _countdown_data(problem)
     return step_fault(candidate, numbers, target) == ""
@@ -62,7 +62,7 @@ def step_counts(problem: Problem, trace: Trace) -> tuple[int, int]:
         _right_step(match)
         for block in trace.blocks
         for path in block.paths
-        for match in _STEP.finditer(str(path.content))
+        for match in _STEP.finditer(str(path.content).partition(" ok")[0])  # what follows the mark is a copy
     ]
     return sum(steps), len(steps)
 

@@ -2,6 +2,7 @@
 
     question   make 21 from 8 3 3
     attempt    8*3=24,24-3=21 ok          (or ``no`` when the last result is not the target)
+    path       8*3=24,24-3=21 ok 8*3=24,24-3=21          (an attempt that holds is said again after its mark)
     answer     8*3=24,24-3=21
 
 An attempt is a chain of steps ``a op b=c`` on a shrinking pool: a step takes two numbers out and
@@ -76,7 +77,7 @@ class Countdown:
         for _ in range(max_blocks):
             paths = draw_attempts(problem, rng, num_paths, stop_at_first=False)
             picked = pick(paths)
-            text += render_block(paths, picked) + "\n"
+            text += render_block([restated(path) for path in paths], picked) + "\n"
             if picked != NONE:
                 break
         return f"{text}{FINAL_ANSWER} {picked}"
@@ -104,6 +105,16 @@ def draw_attempts(problem: Problem, rng: random.Random, num: int, stop_at_first:
 def pick(attempts: Sequence[str]) -> str:
     """The first attempt marked ``ok``, without its mark, or ``none``."""
     return next((a.removesuffix(" ok") for a in attempts if a.endswith(" ok")), NONE)
+
+
+def restated(attempt: str) -> str:
+    """An attempt as a path: one that holds repeats its candidate after the mark.
+
+    Sibling paths share their positions, and a token cannot know the mark that follows it. Only what stands
+    after the mark carries the verdict, so that is what a summary can find and copy.
+    """
+    steps = attempt.removesuffix(" ok")
+    return f"{attempt} {steps}" if attempt.endswith(" ok") else attempt
 
 
 def step_fault(answer: Steps, numbers: Sequence[int], target: int) -> str:
