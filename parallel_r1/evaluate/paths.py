@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from parallel_r1.evaluate.metrics import mean
 from parallel_r1.tasks.base import FINAL_ANSWER
 from parallel_r1.tasks.chain import result_of
-from parallel_r1.tasks.countdown import random_null, step_fault
+from parallel_r1.tasks.countdown import random_null, read_path, step_fault
 from parallel_r1.types import Problem, Trace
 
 _STEP = re.compile(r"(\d{1,6})([-+*/])(\d{1,6})=(\d{1,6})(?!\d)")
@@ -22,8 +22,8 @@ PathCheck = Callable[[Problem, str], bool]
 
 def _countdown_path(problem: Problem, path: str) -> bool:
     """The path calls its candidate ``ok``, and it is a solution."""
-    candidate, mark, _ = path.strip().partition(" ok")
-    if not mark:
+    candidate, holds = read_path(path)
+    if not holds:
         return False
     numbers, target = _countdown_data(problem)
     return step_fault(candidate, numbers, target) == ""
@@ -62,7 +62,7 @@ def step_counts(problem: Problem, trace: Trace) -> tuple[int, int]:
         _right_step(match)
         for block in trace.blocks
         for path in block.paths
-        for match in _STEP.finditer(str(path.content).partition(" ok")[0])  # what follows the mark is a copy
+        for match in _STEP.finditer(read_path(str(path.content))[0])  # a restated candidate counts once; chain has no mark
     ]
     return sum(steps), len(steps)
 

@@ -117,6 +117,12 @@ def restated(attempt: str) -> str:
     return f"{attempt} {steps}" if attempt.endswith(" ok") else attempt
 
 
+def read_path(path: str) -> tuple[Steps, bool]:
+    """The candidate a path worked out, and whether the path marks it ``ok``; what follows the mark is a copy."""
+    candidate, mark, _ = path.strip().partition(" ok")
+    return candidate, bool(mark)
+
+
 def step_fault(answer: Steps, numbers: Sequence[int], target: int) -> str:
     """Why a chain of steps is no solution; the empty string when it is one. Nothing is evaluated."""
     pool = Counter(numbers)
