@@ -62,7 +62,9 @@ def step_counts(problem: Problem, trace: Trace) -> tuple[int, int]:
         _right_step(match)
         for block in trace.blocks
         for path in block.paths
-        for match in _STEP.finditer(read_path(str(path.content))[0])  # a restated candidate counts once; chain has no mark
+        for match in _STEP.finditer(
+            read_path(str(path.content))[0]
+        )  # a restated candidate counts once; chain has no mark
     ]
     return sum(steps), len(steps)
 
