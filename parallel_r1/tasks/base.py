@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from parallel_r1.types import Problem, Size, Split, Verdict
 
 FINAL_ANSWER = "Final Answer:"
 HELD_OUT_SHARE = 0.25
+PATIENCE = 20
 
 
 @runtime_checkable
@@ -67,17 +68,26 @@ def final_answer(response: str) -> str | None:
     return answer or None
 
 
-def draw_distinct(candidates: Iterable[Problem] | Iterator[Problem], num: int, tries: int, where: str) -> list[Problem]:
-    """The first ``num`` problems with distinct questions among at most ``tries`` candidates.
+def draw_distinct(
+    candidates: Iterable[Problem], num: int, where: str, key: Callable[[Problem], Hashable] = lambda p: p.question
+) -> list[Problem]:
+    """The first ``num`` problems of a random stream that differ in ``key`` (their question).
+
+    A stream is given up after a long run without anything new: `PATIENCE` draws for each problem found
+    so far. With N equally likely problems the last one takes N draws on average.
 
     Raises:
-        ValueError: the stream held too few distinct problems.
+        ValueError: the stream holds too few distinct problems.
     """
-    found: dict[str, Problem] = {}
-    for attempt, problem in enumerate(candidates):
-        if len(found) >= num or attempt >= tries:
+    found: dict[Hashable, Problem] = {}
+    fruitless = 0
+    for problem in candidates:
+        if len(found) >= num or fruitless > PATIENCE * (len(found) + 100):
             break
-        found.setdefault(problem.question, problem)
+        fruitless += 1
+        if key(problem) not in found:
+            found[key(problem)] = problem
+            fruitless = 0
     if len(found) < num:
         raise ValueError(f"{where} holds only {len(found)} distinct problems; ask for at most that many (num={num})")
     return list(found.values())

@@ -22,7 +22,7 @@ from parallel_r1.types import Problem, Size, Split, Verdict
 
 TERMS = {"easy": 3, "hard": 5}
 MIN_TERM, MAX_TERM, MAX_RESULT = 12, 399, 999
-SLIP_SHARE = 0.03
+SLIP_SHARE = 0.02
 
 
 class Chain:
@@ -32,7 +32,7 @@ class Chain:
 
     def problems(self, split: Split, size: Size, num: int, seed: int) -> list[Problem]:
         rng = random.Random(f"chain/{split}/{size}/{seed}")
-        return draw_distinct(self._stream(split, size, rng), num, 20 * num + 1000, f"chain {split}/{size}")
+        return draw_distinct(self._stream(split, size, rng), num, f"chain {split}/{size}")
 
     def _stream(self, split: Split, size: Size, rng: random.Random) -> Iterator[Problem]:
         while True:

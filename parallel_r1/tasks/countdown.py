@@ -24,7 +24,7 @@ from parallel_r1.tasks.base import FINAL_ANSWER, belongs_to, draw_distinct, fina
 from parallel_r1.trace.tags import render_block
 from parallel_r1.types import Problem, Size, Split, Verdict
 
-MAX_NUMBER = 12
+MAX_NUMBER = 13
 MAX_RESULT = 99
 NUMBERS = {"easy": 3, "hard": 4}
 NONE = "none"
@@ -44,7 +44,10 @@ class Countdown:
 
     def problems(self, split: Split, size: Size, num: int, seed: int) -> list[Problem]:
         rng = random.Random(f"countdown/{split}/{size}/{seed}")
-        return draw_distinct(self._stream(split, size, rng), num, 200 * num + 1000, f"countdown {split}/{size}")
+        # Held-out problems differ in content, so that an interval over problems counts each once; in training
+        # the order of the numbers is variety.
+        key = content if split == "test" else wording
+        return draw_distinct(self._stream(split, size, rng), num, f"countdown {split}/{size}", key)
 
     def _stream(self, split: Split, size: Size, rng: random.Random) -> Iterator[Problem]:
         while True:
@@ -73,7 +76,7 @@ class Countdown:
         return "\n".join([*attempts, f"{FINAL_ANSWER} {pick(attempts)}"])
 
     def trace(self, problem: Problem, rng: random.Random, num_paths: int, max_blocks: int) -> str:
-        text = ""
+        text, picked = "", NONE
         for _ in range(max_blocks):
             paths = draw_attempts(problem, rng, num_paths, stop_at_first=False)
             picked = pick(paths)
@@ -81,6 +84,15 @@ class Countdown:
             if picked != NONE:
                 break
         return f"{text}{FINAL_ANSWER} {picked}"
+
+
+def content(problem: Problem) -> tuple[int, ...]:
+    """The target and the numbers in order: what the problem is, however it is worded."""
+    return (problem.data["target"], *sorted(problem.data["numbers"]))
+
+
+def wording(problem: Problem) -> str:
+    return problem.question
 
 
 def draw_attempts(problem: Problem, rng: random.Random, num: int, stop_at_first: bool) -> list[str]:

@@ -25,7 +25,7 @@ class Serial:
 
     def problems(self, split: Split, size: Size, num: int, seed: int) -> list[Problem]:
         rng = random.Random(f"serial/{split}/{size}/{seed}")
-        return draw_distinct(self._stream(split, size, rng), num, 20 * num + 1000, f"serial {split}/{size}")
+        return draw_distinct(self._stream(split, size, rng), num, f"serial {split}/{size}")
 
     def _stream(self, split: Split, size: Size, rng: random.Random) -> Iterator[Problem]:
         while True:
