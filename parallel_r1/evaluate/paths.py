@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from parallel_r1.evaluate.metrics import mean
 from parallel_r1.tasks.base import FINAL_ANSWER
 from parallel_r1.tasks.chain import result_of
-from parallel_r1.tasks.countdown import random_null, read_path, step_fault
+from parallel_r1.tasks.countdown import is_attempt, random_null, read_path, step_fault
 from parallel_r1.types import Problem, Trace
 
 _STEP = re.compile(r"(\d{1,6})([-+*/])(\d{1,6})=(\d{1,6})(?!\d)")
@@ -54,27 +54,28 @@ def right_paths(problem: Problem, trace: Trace) -> list[list[bool]] | None:
     return [[check(problem, str(path.content)) for path in block.paths] for block in trace.blocks]
 
 
-def step_counts(problem: Problem, trace: Trace) -> tuple[int, int]:
-    """(right, all) steps ``a op b=c`` inside the paths of a text trace; (0, 0) for tasks without such steps."""
+def candidates(problem: Problem, trace: Trace, text: str) -> list[str]:
+    """What a response tried: its paths or, without a block, its worked lines before the answer."""
+    if trace.blocks:
+        return [str(path.content) for block in trace.blocks for path in block.paths]
+    worked = text.rpartition(FINAL_ANSWER)[0] or text
+    lines = [line for line in worked.splitlines() if _STEP.search(line)]
+    return [line for line in lines if is_attempt(line)] if problem.task == "countdown" else lines
+
+
+def right_candidates(problem: Problem, tried: Sequence[str]) -> int | None:
+    """How many of the tried candidates are right; None for tasks without a check."""
+    check = PATH_CHECKS.get(problem.task)
+    return None if check is None else sum(check(problem, candidate) for candidate in tried)
+
+
+def step_counts(problem: Problem, tried: Sequence[str]) -> tuple[int, int]:
+    """(right, all) steps ``a op b=c`` of the tried candidates; (0, 0) for tasks without such steps."""
     if problem.task not in PATH_CHECKS:
         return 0, 0
-    steps = [
-        _right_step(match)
-        for block in trace.blocks
-        for path in block.paths
-        for match in _STEP.finditer(
-            read_path(str(path.content))[0]
-        )  # a restated candidate counts once; chain has no mark
-    ]
+    # A restated candidate counts once; chain has no mark to restate behind.
+    steps = [_right_step(match) for candidate in tried for match in _STEP.finditer(read_path(candidate)[0])]
     return sum(steps), len(steps)
-
-
-def attempts(trace: Trace, text: str) -> int:
-    """Candidates a response tried: its paths, or, without a block, its lines with steps before the answer."""
-    if trace.blocks:
-        return sum(len(block.paths) for block in trace.blocks)
-    worked = text.rpartition(FINAL_ANSWER)[0] or text
-    return sum(bool(_STEP.search(line)) for line in worked.splitlines())
 
 
 def null_accuracy(problems: Sequence[Problem], tried: Sequence[int]) -> float | None:

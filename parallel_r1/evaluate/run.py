@@ -6,7 +6,7 @@ everything that decides its content (weights, problems, prompts, engine settings
 
 Written into ``out_dir``: ``<stage>.json`` (the rows of the result table), ``<stage>.rollouts.jsonl``
 (every response), ``<stage>.problems.jsonl`` (n and c of every problem), ``parts/`` (for resuming).
-Left out: choosing a best step; majority votes.
+Left out: choosing a best step.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from parallel_r1.config import EngineConfig, EvalConfig, EvalSet, PromptConfig
 from parallel_r1.engine.base import Engine, Request
 from parallel_r1.evaluate import metrics
 from parallel_r1.evaluate.modes import eval_modes, mode_engine
-from parallel_r1.evaluate.paths import attempts, right_paths, step_counts
+from parallel_r1.evaluate.paths import candidates, right_candidates, right_paths, step_counts
 from parallel_r1.evaluate.summary import result_row
 from parallel_r1.models.load import Loaded
 from parallel_r1.rollout.sample import prompt_template, score
@@ -174,12 +174,14 @@ class _Decoder:
         for row, member in zip(rollout_rows([group], self.stage, self.step, self.config.mode), members, strict=True):
             trace = parse_text(member.text, member.rollout.truncated)
             distinct = [metrics.path_distinctness([str(p.content) for p in block.paths]) for block in trace.blocks]
+            tried = candidates(problem, trace, member.text)
             length = len(member.text) if tags is None else member.rollout.total_tokens
             yield {
                 **row, "split": self.where.split, "seed": list(member.rollout.seed), "reward": None, "reward_parts": {},
                 "block_positions": metrics.block_positions(member.trace, length),
                 "path_right": right_paths(problem, trace), "distinctness": metrics.mean(distinct),
-                "attempts": attempts(trace, member.text), "steps": list(step_counts(problem, trace)),
+                "attempts": len(tried), "right_attempts": right_candidates(problem, tried),
+                "steps": list(step_counts(problem, tried)),
             }  # fmt: skip
 
 

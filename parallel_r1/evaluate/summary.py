@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from parallel_r1.answers.normalise import normalise
 from parallel_r1.config import EvalConfig, EvalSet
 from parallel_r1.evaluate import metrics
 from parallel_r1.evaluate.paths import null_accuracy
@@ -12,6 +14,9 @@ from parallel_r1.types import DecodeMode, Problem
 
 if TYPE_CHECKING:
     from parallel_r1.evaluate.run import Part
+
+VOTED = frozenset({"chain", "serial", "gsm8k"})
+"""Tasks whose problems have one right answer, so that votes can be counted."""
 
 
 def result_row(
@@ -25,7 +30,8 @@ def result_row(
     """The row of one (stage, set). Its figures are of the first mode, "forked" where that was decoded.
 
     ``sequential_*`` is the same model, prompt, problems and seeds without forking; ``difference`` the
-    paired gap to it. ``modes`` holds the figures of every mode.
+    paired gap to it. ``sequential_capped`` cuts it at the forked critical path, ``majority`` lets it vote
+    with as many tokens (see `equal_budgets`). ``modes`` holds the figures of every mode.
     """
     by_id = {problem.id: problem for problem in problems}
     main: DecodeMode = "forked" if "forked" in parts else next(iter(parts))
@@ -35,7 +41,7 @@ def result_row(
         "num_problems": figures[main]["num_problems"], "samples_per_problem": config.samples,
         **{k: v for k, v in figures[main].items() if k != "num_problems"},
         "sequential_mean": None, "sequential_ci": None, "sequential_tokens": None,
-        "difference": None, "difference_ci": None,
+        "difference": None, "difference_ci": None, "sequential_capped": None, "majority": None,
         "dropped_prompts": len(parts[main].dropped), "seconds": sum(part.seconds for part in parts.values()),
         "seed": seed, "modes": figures,
     }  # fmt: skip
@@ -51,17 +57,68 @@ def result_row(
                 seed,
             )
             row.update(difference=gap, difference_ci=list(interval))
+            row.update(equal_budgets(parts[main].rollouts, parts["sequential"].rollouts, votes=where.task in VOTED))
     return row
+
+
+def equal_budgets(
+    forked: Sequence[Mapping[str, Any]], sequential: Sequence[Mapping[str, Any]], votes: bool
+) -> dict[str, float | int | None]:
+    """What sequential decoding scores with the budget of the forked one.
+
+    - ``sequential_capped``: at an equal critical path. A response longer than the mean critical path of
+      its problem's forked responses counts as cut, and so as wrong: the answer comes last.
+      ``sequential_capped_tokens`` is the mean length it achieved.
+    - ``majority``: at equal tokens. ``majority_votes`` = floor(forked mean tokens / sequential mean
+      tokens) samples vote, at most as many as were drawn; the earliest of equally frequent answers wins.
+      ``majority_tokens`` are the tokens all voters took. None where ``votes`` is False: an answer that
+      is one of many right ones cannot be voted on.
+    """
+    caps = {name: metrics.mean([r["critical_tokens"] for r in rows]) or 0 for name, rows in by_problem(forked).items()}
+    groups = by_problem(sequential)
+    capped = [
+        metrics.share([is_right(r) and r["total_tokens"] <= caps.get(name, 0) for r in rows])
+        for name, rows in groups.items()
+    ]
+    spent = [min(r["total_tokens"], caps.get(name, 0)) for name, rows in groups.items() for r in rows]
+    found: dict[str, float | int | None] = {
+        "sequential_capped": metrics.mean(capped), "sequential_capped_tokens": metrics.mean(spent),
+        "majority": None, "majority_votes": None, "majority_tokens": None,
+    }  # fmt: skip
+    tokens, each = (metrics.mean([r["total_tokens"] for r in rows]) or 1 for rows in (forked, sequential))
+    voters = min(max(1, int(tokens / each)), *map(len, groups.values()))
+    if votes:
+        found.update(
+            majority=metrics.share([majority_is_right(rows[:voters]) for rows in groups.values()]),
+            majority_votes=voters, majority_tokens=voters * each,
+        )  # fmt: skip
+    return found
+
+
+def majority_is_right(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the most frequent answer of some responses is right; responses without an answer do not vote."""
+    answers = [normalise(row["verdict"]["answer"]) for row in rows if row["verdict"]["answer"]]
+    if not answers:
+        return False
+    winner = Counter(answers).most_common(1)[0][0]
+    return any(is_right(row) for row in rows if normalise(row["verdict"]["answer"] or "") == winner)
+
+
+def by_problem(rollouts: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """Responses of each problem, in the order in which the problems first appear."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rollouts:
+        found.setdefault(row["problem_id"], []).append(row)
+    return found
+
+
+def is_right(row: Mapping[str, Any]) -> bool:
+    return row["verdict"]["outcome"] == "right"
 
 
 def counts_of(rollouts: Sequence[Mapping[str, Any]]) -> list[tuple[int, int]]:
     """(n, c) per problem, in the order in which the problems first appear."""
-    found: dict[str, list[int]] = {}
-    for row in rollouts:
-        entry = found.setdefault(row["problem_id"], [0, 0])
-        entry[0] += 1
-        entry[1] += row["verdict"]["outcome"] == "right"
-    return [(n, c) for n, c in found.values()]
+    return [(len(rows), sum(map(is_right, rows))) for rows in by_problem(rollouts).values()]
 
 
 def mode_figures(
@@ -74,6 +131,7 @@ def mode_figures(
     with_blocks = [row for row in rollouts if row["num_blocks"]]
     has_right_path = metrics.share(judged) if with_blocks else None
     tried = [row["attempts"] for row in rollouts]
+    hits = [row["right_attempts"] for row in rollouts if row["right_attempts"] is not None]
     right_steps, steps = (sum(row["steps"][i] for row in rollouts) for i in (0, 1))
     outcomes = [row["verdict"]["outcome"] for row in rollouts]
     return {
@@ -89,7 +147,7 @@ def mode_figures(
         "path_right": has_right_path, "selection": metrics.selection(accuracy, has_right_path),
         "path_distinct": metrics.mean([row["distinctness"] for row in rollouts]),
         "step_accuracy": right_steps / steps if steps else None,
-        "attempts": metrics.mean(tried),
+        "attempts": metrics.mean(tried), "success_per_attempt": sum(hits) / sum(tried) if hits and sum(tried) else None,
         "random_null": null_accuracy([problems[row["problem_id"]] for row in rollouts], tried),
         "truncated": metrics.share([bool(row["truncated"]) for row in rollouts]),
         "outcomes": {name: outcomes.count(name) for name in sorted(set(outcomes))},

@@ -56,6 +56,11 @@ def _gain(row: Row) -> str:
     return "" if row.get("mode") == "sequential" else interval(row, "difference", "difference_ci", signed=True)
 
 
+def _majority(row: Row) -> str:
+    votes = row.get("majority_votes")
+    return f"{percent(row.get('majority'))} ({votes} votes)" if votes else ""
+
+
 COLUMNS: list[tuple[str, str, Callable[[Row], str]]] = [
     ("stage", "Stage of the curriculum; base is the model the run starts from", lambda r: str(r.get("stage", "?"))),
     ("set", "Held-out task and size", set_name),
@@ -64,6 +69,10 @@ COLUMNS: list[tuple[str, str, Callable[[Row], str]]] = [
     ("sequential %", "The same model, prompt, problems and seeds, not allowed to fork", _sequential),
     ("gain", "Accuracy minus sequential accuracy, paired by problem, 95 % interval",
      _gain),
+    ("capped %", "The sequential answers that fit in the forked critical path of their problem",
+     lambda r: percent(r.get("sequential_capped"))),
+    ("majority %", "A vote of as many sequential answers as the forked tokens pay for, where answers can be voted on",
+     _majority),
     ("pass@k %", "Chance that one of k samples is right", _pass_at_k),
     ("forks %", "Share of responses with at least one block", lambda r: percent(r.get("parallel_ratio"))),
     ("well-formed %", "Share of fault-free traces among those with a block", lambda r: percent(r.get("well_formed"))),
@@ -74,10 +83,14 @@ COLUMNS: list[tuple[str, str, Callable[[Row], str]]] = [
     ("path right %", "Share of responses in which a path reached a right candidate",
      lambda r: percent(r.get("path_right"))),
     ("selection", "Accuracy over the share with a right path", lambda r: number(r.get("selection"), 2)),
+    ("per attempt %", "Share of attempts (paths, or lines of a sequential search) that are right",
+     lambda r: percent(r.get("success_per_attempt"))),
     ("guesser %", "What blind guessing with a perfect checker scores with as many attempts",
      lambda r: percent(r.get("random_null"))),
 ]  # fmt: skip
 """(header, what it says, cell of a row)."""
+ONLY_ON_PAGES = frozenset({"capped %", "majority %", "per attempt %", "block at"})
+"""Columns for which a terminal is too narrow."""
 
 
 def result_cells(rows: Sequence[Row]) -> tuple[list[tuple[str, str]], list[list[str]]]:
@@ -94,10 +107,11 @@ def rich_table(summary: Row) -> Table:
 
     headers, lines = result_cells(summary.get("results", []))
     table = Table(title=escape(str(summary.get("name", "results"))), title_justify="left")
-    for header, _ in headers:
-        table.add_column(header, justify="left" if header in ("stage", "set") else "right")
+    shown = [i for i, (header, _) in enumerate(headers) if header not in ONLY_ON_PAGES]
+    for i in shown:
+        table.add_column(headers[i][0], justify="left" if i < 2 else "right")
     for line in lines:
-        table.add_row(*map(escape, line))
+        table.add_row(*(escape(line[i]) for i in shown))
     return table
 
 

@@ -135,6 +135,11 @@ def read_path(path: str) -> tuple[Steps, bool]:
     return candidate, bool(mark)
 
 
+def is_attempt(line: str) -> bool:
+    """Whether a line of a response without blocks is an attempt: it carries a mark, which an answer does not."""
+    return " ok" in line or " no" in line.removesuffix(NONE)
+
+
 def step_fault(answer: Steps, numbers: Sequence[int], target: int) -> str:
     """Why a chain of steps is no solution; the empty string when it is one. Nothing is evaluated."""
     pool = Counter(numbers)

@@ -7,7 +7,7 @@ import pytest
 from parallel_r1.evaluate import paths
 from parallel_r1.tasks import TASKS, load_task
 from parallel_r1.tasks.countdown import Countdown, random_null
-from parallel_r1.trace.tags import parse_text, render_block
+from parallel_r1.trace.tags import linearise, parse_text, render_block
 from parallel_r1.types import Problem
 
 COUNTDOWN = Countdown().problem((8, 3, 3), 21, "easy")
@@ -37,20 +37,21 @@ def test_a_right_chain_path_ends_on_the_gold():
     problem = Problem("c", "chain", "easy", "compute 237+58-129", "166")
     trace = parse_text(render_block(["237-129=108,108+58=166", "237+58=295,295-129=156"], "166 156 so 166"))
     assert paths.right_paths(problem, trace) == [[True, False]]
-    assert paths.step_counts(problem, trace) == (3, 4)
+    assert paths.step_counts(problem, paths.candidates(problem, trace, "")) == (3, 4)
 
 
 def test_tasks_without_a_check_stay_open():
     problem = Problem("s", "serial", "easy", "run 1", "1")
     trace = parse_text(render_block(["1+1=3", "b"], "s"))
     assert paths.right_paths(problem, trace) is None
-    assert paths.step_counts(problem, trace) == (0, 0)
+    assert paths.right_candidates(problem, ["1+1=3"]) is None
+    assert paths.step_counts(problem, ["1+1=3"]) == (0, 0)
 
 
 @pytest.mark.parametrize("step", ["6/3=2", "7-9=-2", "12*12=144", "5+5=10", "6/4=1", "6/0=0"])
 def test_steps_are_judged_by_their_numbers(step):
     right = step in ("6/3=2", "12*12=144", "5+5=10")
-    counted = paths.step_counts(COUNTDOWN, parse_text(render_block([step, "x"], "s")))
+    counted = paths.step_counts(COUNTDOWN, [step, "x"])
     assert counted == ((1, 1) if right else (0, 0) if "-9" in step else (0, 1))
 
 
@@ -63,15 +64,22 @@ def test_generated_traces_are_consistent(name):
         right = any(map(any, paths.right_paths(problem, trace)))
         if name == "countdown":
             assert right == task.verify(problem, trace.answer_region).right
-            done, steps = paths.step_counts(problem, trace)
+            done, steps = paths.step_counts(problem, paths.candidates(problem, trace, text))
             assert done == steps > 0
-        assert paths.attempts(trace, text) == sum(len(b.paths) for b in trace.blocks)
+        # The same search without tags is read as the same attempts.
+        flat = linearise(text)
+        tried = paths.candidates(problem, trace, text)
+        assert paths.candidates(problem, parse_text(flat), flat) == tried
+        assert len(tried) == sum(len(b.paths) for b in trace.blocks)
+        assert paths.right_candidates(problem, tried) == sum(map(sum, paths.right_paths(problem, trace)))
 
 
 def test_attempts_without_a_block_are_lines_with_steps():
     text = "8*3=24,24+3=27 no\n8*3=24,24-3=21 ok\nFinal Answer: 8*3=24,24-3=21"
-    assert paths.attempts(parse_text(text), text) == 2
-    assert paths.attempts(parse_text("Final Answer: none"), "Final Answer: none") == 0
+    tried = paths.candidates(COUNTDOWN, parse_text(text), text)
+    assert len(tried) == 2 and paths.right_candidates(COUNTDOWN, tried) == 1
+    for idle in ("Final Answer: none", "8*3=24,24-3=21\nFinal Answer: 8*3=24,24-3=21", "none\nFinal Answer: none"):
+        assert paths.candidates(COUNTDOWN, parse_text(idle), idle) == []
 
 
 def test_the_null_uses_the_attempts_of_each_response():

@@ -57,6 +57,8 @@ def result(stage, index, task, size, rng):
         "difference_ci": [mean - flat - 0.02, mean - flat + 0.03], "path_right": mean + 0.15 if forked else None,
         "selection": mean / (mean + 0.15) if forked else None, "seconds": 12.5,
         "random_null": 0.18 if task == "countdown" else None,
+        "sequential_capped": flat - 0.02, "majority": flat + 0.02 if task == "chain" else None,
+        "majority_votes": 2 if task == "chain" else None, "success_per_attempt": 0.1,
     }  # fmt: skip
 
 
