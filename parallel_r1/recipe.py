@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from parallel_r1.config import Recipe, explain
+from parallel_r1.tasks.prompts import TEMPLATES
 
 Section = TypeVar("Section", bound=BaseModel)
 _PACKAGE = Path(__file__).parent
@@ -31,7 +32,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read a TOML recipe (or a run's ``recipe.json``) and apply ``a.b=value`` overrides; values are TOML.
 
     An item of a list is named by its index or by its name: ``stages.0.steps=5``, ``stages.rl-easy.steps=5``.
-    A table ``[vars]`` names strings that stand in several places: ``${name}`` elsewhere is replaced.
+    A table ``[vars]`` names strings that stand in several places: ``${name}`` elsewhere is replaced. The prompt
+    templates of `parallel_r1.tasks.prompts` (``${maths_parallel}``) need no entry.
 
     Raises:
         RecipeError: the file is missing, is no TOML, or a key or value is wrong.
@@ -124,7 +126,7 @@ def _index(items: list[Any], part: str, override: str) -> int:
 
 
 def _fill_vars(raw: dict[str, Any], where: str) -> dict[str, Any]:
-    """The recipe without its ``vars``, every ``${name}`` replaced.
+    """The recipe without its ``vars``, every ``${name}`` replaced; the prompt templates of tasks have names too.
 
     Raises:
         RecipeError: a name that is used but not set, or set but not used.
@@ -136,6 +138,8 @@ def _fill_vars(raw: dict[str, Any], where: str) -> dict[str, Any]:
 
     def value_of(match: re.Match[str]) -> str:
         used.add(match[1])
+        if match[1] not in values and match[1] in TEMPLATES:
+            return TEMPLATES[match[1]]
         if match[1] not in values:
             raise RecipeError(f"{where}:\n  ${{{match[1]}}}: not set; use --set vars.{match[1]}=.. or a table [vars]")
         return values[match[1]]

@@ -1,5 +1,8 @@
 """Fixtures that several packages' tests share."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 
@@ -34,3 +37,12 @@ def make_model():
         return model, tokenizer, tags
 
     return make
+
+
+@pytest.fixture(scope="session")
+def real_data():
+    """The folder of real data that PARALLEL_R1_DATA names; tests that need it skip without."""
+    folder = Path(os.environ.get("PARALLEL_R1_DATA", "")).expanduser()
+    if not (folder / "gsm8k_test.parquet").is_file():
+        pytest.skip("PARALLEL_R1_DATA names no folder with the real data")
+    return folder

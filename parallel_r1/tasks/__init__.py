@@ -1,24 +1,24 @@
-"""The tasks by name. A new one is a file beside these and a line in `TASKS`."""
+"""The tasks by name. A new one is a file beside these and a line in `TASKS`, or a data set in `maths`."""
 
 from __future__ import annotations
 
 import difflib
-from typing import Any
 
 from parallel_r1.config import DataSource
 from parallel_r1.tasks.base import Task, TraceTask
 from parallel_r1.tasks.chain import Chain
 from parallel_r1.tasks.countdown import Countdown
-from parallel_r1.tasks.gsm8k import Gsm8k
+from parallel_r1.tasks.data import Dataset
+from parallel_r1.tasks.maths import DATASETS
 from parallel_r1.tasks.serial import Serial
 
-TASKS: dict[str, type] = {
+TASKS: dict[str, type | Dataset] = {
     "countdown": Countdown,
     "chain": Chain,
     "serial": Serial,
-    "gsm8k": Gsm8k,
+    **{dataset.name: dataset for dataset in DATASETS},
 }
-"""Tasks that read data have a class method ``from_source(source)``; generated ones take no settings."""
+"""A generated task is a class and takes no settings; one that reads data is a `Dataset` (``maths``)."""
 
 __all__ = ["TASKS", "Task", "TraceTask", "load_task"]
 
@@ -31,12 +31,12 @@ def load_task(source: DataSource | str) -> Task:
     """
     if isinstance(source, str):
         source = DataSource(task=source)
-    task_type: Any = TASKS.get(source.task)
+    task_type = TASKS.get(source.task)
     if task_type is None:
         near = difflib.get_close_matches(source.task, TASKS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"known tasks: {', '.join(TASKS)}"
         raise ValueError(f"data.task = {source.task!r}: unknown task; {hint}")
-    if hasattr(task_type, "from_source"):
+    if isinstance(task_type, Dataset):
         return task_type.from_source(source)
     if source.path is not None or source.options:
         given = f"path = {source.path!r}" if source.path is not None else f"options = {source.options!r}"
