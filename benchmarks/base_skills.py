@@ -19,13 +19,13 @@ from rich.console import Console
 from rich.table import Table
 
 from parallel_r1.config import EngineConfig, EvalConfig, EvalSet, PromptConfig
-from parallel_r1.evaluate.paths import candidates
 from parallel_r1.evaluate.run import evaluate_model
 from parallel_r1.models.load import load_model
 from parallel_r1.run_dir import write_json
 from parallel_r1.tasks import load_task
 from parallel_r1.tasks.base import FINAL_ANSWER
 from parallel_r1.tasks.countdown import read_path, step_fault
+from parallel_r1.tasks.paths import candidates
 from parallel_r1.trace.tags import parse_text
 from parallel_r1.types import Problem, Size
 
@@ -66,7 +66,7 @@ def check_and_copy(texts: list[tuple[Problem, str]]) -> dict[str, float | None]:
     """Shares over attempts and responses to search problems."""
     held, said, both, copied, could = 0, 0, 0, 0, 0
     for problem, text in texts:
-        tried = [read_path(candidate) for candidate in candidates(problem, parse_text(text), text)]
+        tried = [read_path(candidate) for candidate in candidates(problem, parse_text(text))]
         holds = [
             not step_fault(steps.removesuffix(" no"), problem.data["numbers"], problem.data["target"])
             for steps, _ in tried

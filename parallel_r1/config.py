@@ -35,17 +35,17 @@ class DataSource(Strict):
     """Problems of one task."""
 
     task: str
-    """countdown | chain | serial | gsm8k (see parallel_r1.tasks)"""
+    """countdown | chain | serial | gsm8k | math | dapo ... (see parallel_r1.tasks)"""
     size: Size = "easy"
     split: Split = "train"
     num: PositiveInt = 1000
-    """Number of distinct problems; for ``gsm8k`` at most this many."""
+    """Number of distinct problems; at most this many for tasks that read data."""
     texts: PositiveInt | None = None
     """SFT on generated tasks: number of texts written, cycling over the problems (default: one each)."""
     path: str | None = None
     """Parquet or JSONL file, or hub name, for tasks that read data."""
     options: dict[str, Any] = Field(default_factory=dict)
-    """Extra settings of the task, e.g. ``max_steps`` of gsm8k."""
+    """Extra settings of a task that reads data: ``question`` and ``answer`` name columns, ``max_steps`` of gsm8k."""
 
 
 class PromptConfig(Strict):
@@ -85,6 +85,8 @@ class EngineConfig(Strict):
     """0 keeps every token."""
     constraints: bool = True
     """Forbid tags where the grammar does not allow them; off is a measuring mode."""
+    force_fork: bool = False
+    """Begin every response with a block: the first ``<Parallel>`` is inserted, not sampled."""
     max_rows: PositiveInt = 256
     """Rollouts decoded at once; more wait their turn."""
 
@@ -96,6 +98,8 @@ class EngineConfig(Strict):
                 f"engine.max_response_tokens = {self.max_response_tokens} leaves no room for one block of "
                 f"{self.paths} paths and answer_reserve = {self.answer_reserve}; use at least {least}"
             )
+        if self.force_fork and (self.mode != "forked" or not self.max_blocks):
+            raise ValueError("engine.force_fork = true needs mode = 'forked' and max_blocks >= 1: nothing else forks")
         return self
 
 
@@ -169,6 +173,8 @@ class RLStage(Strict):
     clip_high: Annotated[float, Field(gt=0)] = 0.2
     kl: NonNegative = 0.0
     advantage: Literal["mean_std", "mean"] = "mean_std"
+    credit: Literal["response", "path"] = "response"
+    """path: tokens of a path are credited with what that path found (`parallel_r1.rewards.credit`)."""
     reward: RewardConfig = RewardConfig()
     save_every: PositiveInt = 10
     engine: dict[str, Any] = Field(default_factory=dict)

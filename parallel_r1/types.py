@@ -23,7 +23,8 @@ DecodeMode = Literal["forked", "sequential", "linear"]
 """forked: the engine forks. sequential: ``<Parallel>`` is forbidden. linear: the model writes tags itself."""
 
 Outcome = Literal["right", "wrong", "no_answer", "error", "timeout"]
-StopReason = Literal["stop", "length", "cancelled"]
+StopReason = Literal["stop", "length", "cancelled", "error"]
+"""stop: an end of text was sampled. length: a budget ran out. error: see ``Rollout.error``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +171,8 @@ class Rollout:
     num_blocks: int
     critical_tokens: int
     """Tokens outside blocks plus, per block, its longest path, the block's tags and its summary."""
+    error: str = ""
+    """Why decoding stopped with ``stop_reason = "error"``: the row, the value and the fix."""
 
     @property
     def total_tokens(self) -> int:
@@ -187,6 +190,8 @@ class ScoredRollout:
     verdict: Verdict
     reward: float
     reward_parts: Mapping[str, float]
+    path_right: tuple[tuple[bool, ...], ...] | None = None
+    """Per block and path of ``trace``, whether its candidate is right; None where the task cannot judge a path."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,10 +26,10 @@ from parallel_r1.engine.branch import Rule
 from parallel_r1.engine.sampling import Sampler, seed_key, uniforms
 from parallel_r1.evaluate import metrics
 from parallel_r1.evaluate.modes import mode_engine
-from parallel_r1.evaluate.paths import PATH_CHECKS
 from parallel_r1.models.attention import install_layout_hook
 from parallel_r1.models.load import Loaded
 from parallel_r1.tasks.base import Task
+from parallel_r1.tasks.paths import PATH_CHECKS
 from parallel_r1.trace.layout import layout
 from parallel_r1.trace.tags import parse_ids, parse_text
 from parallel_r1.trace.tokens import decode_response

@@ -24,13 +24,13 @@ from parallel_r1.config import EngineConfig, EvalConfig, EvalSet, PromptConfig
 from parallel_r1.engine.base import Engine, Request
 from parallel_r1.evaluate import metrics
 from parallel_r1.evaluate.modes import eval_modes, mode_engine
-from parallel_r1.evaluate.paths import candidates, right_candidates, right_paths, step_counts
 from parallel_r1.evaluate.summary import result_row
 from parallel_r1.models.load import Loaded
 from parallel_r1.rollout.sample import prompt_template, score
 from parallel_r1.rollout.summary import rollout_rows
 from parallel_r1.tasks import load_task
 from parallel_r1.tasks.base import Task
+from parallel_r1.tasks.paths import candidates, right_candidates, right_paths, step_counts
 from parallel_r1.trace.tags import parse_text
 from parallel_r1.trace.tokens import encode_prompt
 from parallel_r1.types import DecodeMode, Group, Problem, Rollout, Variant
@@ -174,7 +174,7 @@ class _Decoder:
         for row, member in zip(rollout_rows([group], self.stage, self.step, self.config.mode), members, strict=True):
             trace = parse_text(member.text, member.rollout.truncated)
             distinct = [metrics.path_distinctness([str(p.content) for p in block.paths]) for block in trace.blocks]
-            tried = candidates(problem, trace, member.text)
+            tried = candidates(problem, trace)
             length = len(member.text) if tags is None else member.rollout.total_tokens
             yield {
                 **row, "split": self.where.split, "seed": list(member.rollout.seed), "reward": None, "reward_parts": {},

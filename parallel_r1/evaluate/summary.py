@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from parallel_r1.answers.normalise import normalise
 from parallel_r1.config import EvalConfig, EvalSet
 from parallel_r1.evaluate import metrics
-from parallel_r1.evaluate.paths import null_accuracy
+from parallel_r1.tasks.countdown import random_null
 from parallel_r1.types import DecodeMode, Problem
 
 if TYPE_CHECKING:
@@ -152,3 +152,13 @@ def mode_figures(
         "truncated": metrics.share([bool(row["truncated"]) for row in rollouts]),
         "outcomes": {name: outcomes.count(name) for name in sorted(set(outcomes))},
     }  # fmt: skip
+
+
+def null_accuracy(problems: Sequence[Problem], tried: Sequence[int]) -> float | None:
+    """What a uniform guesser with a perfect checker would score with as many attempts, response by response.
+
+    ``problems`` and ``tried`` have one entry per response; None for tasks without an exact null.
+    """
+    return metrics.mean(
+        [random_null([p], t) for p, t in zip(problems, tried, strict=True) if p.task == "countdown" and p.data]
+    )

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from parallel_r1.evaluate.paths import right_paths
 from parallel_r1.report.read import Row, RunData, read_lines
+from parallel_r1.tasks.paths import right_paths
 from parallel_r1.trace.tags import TAGS, parse_text
 from parallel_r1.types import Problem
 

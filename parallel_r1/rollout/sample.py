@@ -15,16 +15,21 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from parallel_r1.config import EngineConfig, PromptConfig, RewardConfig
 from parallel_r1.engine.base import Engine, Request
 from parallel_r1.rewards.parts import checked_rewards
 from parallel_r1.rewards.schedule import reward as score_reward
 from parallel_r1.tasks.base import Task
+from parallel_r1.tasks.paths import right_paths
+from parallel_r1.trace.layout import layout
 from parallel_r1.trace.tags import TagIds, parse_ids, parse_text
 from parallel_r1.trace.tokens import decode_response, encode_prompt
-from parallel_r1.types import Group, Problem, Rollout, ScoredRollout, Variant
+from parallel_r1.types import Group, Problem, Rollout, ScoredRollout, Trace, Variant
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from transformers import PreTrainedTokenizerBase
 
 
@@ -48,7 +53,15 @@ def score(
         answer = decode_response(tokenizer, [int(token) for token in trace.answer_region])
     verdict = task.verify(problem, answer)
     total, parts = score_reward(reward or RewardConfig(), step, verdict, trace)
-    return ScoredRollout(rollout, text, trace, verdict, total, parts)
+    return ScoredRollout(rollout, text, trace, verdict, total, parts, _judged_paths(problem, text, trace))
+
+
+def _judged_paths(problem: Problem, text: str, trace: Trace) -> tuple[tuple[bool, ...], ...] | None:
+    """Verdicts on the paths of an id trace, read off its text; None where both do not have the same paths."""
+    found = right_paths(problem, parse_text(text, trace.truncated))
+    if found is None or list(map(len, found)) != [len(block.paths) for block in trace.blocks]:
+        return None
+    return tuple(map(tuple, found))
 
 
 def sample_groups(
@@ -116,6 +129,20 @@ def later_paths(member: ScoredRollout, variant: Variant) -> list[int]:
             for number, path in enumerate(block.paths[1:], start=2):
                 marks[path.start : path.end] = [number] * (path.end - path.start)
     return marks
+
+
+def reach(rollout: Rollout, tags: TagIds | None) -> NDArray[np.float64]:
+    """Per response token: the chance that the unconstrained model chose nothing forbidden up to it, shape (T,).
+
+    The product of Z (``allowed_mass``) over the token and all that was there when it was decoded, which is
+    what the layout shows it. It is the importance weight of a token sampled under constraints: a
+    constrained trajectory is as likely as the same unconstrained one divided by this product. Where the
+    model wants only what is forbidden (one more block than allowed, say) it falls to nearly 0 and stays there.
+    """
+    log_mass = np.log(np.maximum(rollout.allowed_mass, np.finfo(np.float64).tiny))
+    if tags is None:
+        return np.exp(np.cumsum(log_mass))
+    return np.exp(layout(rollout.response_ids, tags, "structured").visible() @ log_mass)
 
 
 SampleStep = Callable[[Sequence[Problem], Sequence[int], int], list[Group]]

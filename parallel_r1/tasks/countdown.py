@@ -31,6 +31,8 @@ NONE = "none"
 SOLUTION_SHARE = 0.2
 """Share of attempts in generated text that are drawn from the solutions."""
 MAX_ATTEMPTS = 4
+MAX_TAIL = 2
+"""Attempts of the main chain after blocks that found nothing."""
 _STEP = re.compile(r"(\d{1,6})([-+*/])(\d{1,6})=(\d{1,6})")
 
 Steps = str
@@ -76,14 +78,16 @@ class Countdown:
         return "\n".join([*attempts, f"{FINAL_ANSWER} {pick(attempts)}"])
 
     def trace(self, problem: Problem, rng: random.Random, num_paths: int, max_blocks: int) -> str:
-        text, picked = "", NONE
+        text = ""
         for _ in range(max_blocks):
             paths = draw_attempts(problem, rng, num_paths, stop_at_first=False)
             picked = pick(paths)
             text += render_block([restated(path) for path in paths], picked) + "\n"
             if picked != NONE:
-                break
-        return f"{text}{FINAL_ANSWER} {picked}"
+                return f"{text}{FINAL_ANSWER} {picked}"
+        # No block is left: the main chain goes on alone, so that a response always has a way to end.
+        tail = draw_attempts(problem, rng, rng.randint(1, MAX_TAIL), stop_at_first=True)
+        return text + "\n".join([*tail, f"{FINAL_ANSWER} {pick(tail)}"])
 
 
 def content(problem: Problem) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ rollout step ("dapo"), so no split into micro-batches and no padding changes a g
 the layout rule through one hook. What goes beyond TRL's public doors is in
 `parallel_r1.train.trl_privates`.
 
-Left out: dynamic sampling, per-path credit, more than one pass over a rollout.
+Left out: dynamic sampling, more than one pass over a rollout.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def run_grpo(
         sample = _sampler(backend, loaded, tasks, recipe, stage, config)
         args = grpo_config(stage, config, out_dir, recipe.seed, model.device.type == "cpu")
         trainer = _trainer(loaded, stage, args, RowRollouts(sample, order, stage.prompts_per_step, stage.samples))
-        trainer.set_up(recipe.variant, stage.kl, reference)
+        trainer.set_up(recipe.variant, loaded.tags, stage.credit, stage.advantage, stage.kl, reference)
         trainer.tell(log, record)
         settings = SavedSettings(variant=recipe.variant, prompt=recipe.prompt, engine=config, stop_ids=loaded.stop_ids)
         trainer.keep_whole(settings, mark)

@@ -26,7 +26,9 @@ from transformers import PreTrainedModel
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
-from parallel_r1.rollout.sample import RowRollouts, later_paths
+from parallel_r1.rewards.credit import Credit, Scale, token_advantages
+from parallel_r1.rollout.sample import RowRollouts, later_paths, reach
+from parallel_r1.trace.tags import TagIds
 from parallel_r1.train.checkpoint import WholeCheckpoints
 from parallel_r1.types import Group, Variant
 
@@ -69,22 +71,23 @@ class Measured:
             self.by_path.setdefault(number, Gap()).merge(gap)
 
 
-def fold_advantages(advantages: torch.Tensor, groups: Sequence[Group], num_tokens: int) -> torch.Tensor:
-    """Advantages per completion (B,) to per token (B, T): times Z, and exactly zero in groups without signal.
+def fold_advantages(
+    groups: Sequence[Group], num_tokens: int, tags: TagIds | None, credit: Credit, scale: Scale
+) -> torch.Tensor:
+    """The advantages of all responses, (B, T): `token_advantages` times `reach`, 0 on padding.
 
-    Z is the mass of the tokens that were allowed at the step. A constrained sampler draws from the
-    model's distribution over Z, so a forbidden choice counts as one with advantage 0; without the
-    factor forbidden tags would gain mass from negative advantages. Rounding leaves a group of equal
-    rewards with advantages of 1e-10 or so; equality is tested on the rewards themselves.
+    With the weight the policy that is trained is the unconstrained model, for which a forbidden choice
+    ends the response with advantage 0. Without it forbidden tags would gain mass from negative
+    advantages; and what a model writes once it was kept from what it wanted, which it would never have
+    written by itself, would drown everything else in noise.
     """
-    members = [member for group in groups for member in group.members]
-    alive = [not group.dead for group in groups for _ in group.members]
-    scale = torch.zeros(len(members), num_tokens)
-    for row, (member, has_signal) in enumerate(zip(members, alive, strict=True)):
-        if has_signal:
-            mass = member.rollout.allowed_mass
-            scale[row, : len(mass)] = torch.tensor(mass)
-    return advantages[:, None] * scale.to(advantages.device)
+    folded = torch.zeros(sum(len(group.members) for group in groups), num_tokens)
+    row = 0
+    for group in groups:
+        for member, advantages in zip(group.members, token_advantages(group, credit, scale), strict=True):
+            folded[row, : len(advantages)] = torch.from_numpy(advantages * reach(member.rollout, tags))
+            row += 1
+    return folded
 
 
 def without_padding_columns(inputs: dict[str, Any]) -> dict[str, Any]:
@@ -134,11 +137,22 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
     """`GRPOTrainer` over `RowRollouts`: per-token advantages, measurements, whole checkpoints."""
 
     rollout_func: RowRollouts
-    _variant: Variant = "structured"
+    _variant: Variant
+    _tags: TagIds | None
+    _credit: Credit
+    _scale: Scale
 
-    def set_up(self, variant: Variant, kl: float, reference: PreTrainedModel | None) -> None:
+    def set_up(
+        self,
+        variant: Variant,
+        tags: TagIds | None,
+        credit: Credit,
+        scale: Scale,
+        kl: float,
+        reference: PreTrainedModel | None,
+    ) -> None:
         """Called once after the trainer is made. ``reference``: the model as the stage found it, if kl > 0."""
-        self._variant = variant
+        self._variant, self._tags, self._credit, self._scale = variant, tags, credit, scale
         self.measured = Measured()
         self._seen: torch.Tensor | None = None
         if reference is not None:
@@ -169,7 +183,8 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)
         groups = self.rollout_func.groups
         num_tokens = output["completion_ids"].shape[1]
-        output["advantages"] = fold_advantages(output["advantages"], groups, num_tokens)
+        folded = fold_advantages(groups, num_tokens, self._tags, self._credit, self._scale)
+        output["advantages"] = folded.to(output["advantages"].device)
         later = torch.zeros(output["completion_ids"].shape, dtype=torch.long)
         for row, member in enumerate(member for group in groups for member in group.members):
             marks = later_paths(member, self._variant)

@@ -8,7 +8,6 @@ import pytest
 from parallel_r1.config import EngineConfig, EvalConfig, EvalSet, PromptConfig
 from parallel_r1.evaluate import run
 from parallel_r1.evaluate.run import evaluate_model
-from parallel_r1.evaluate.summary import equal_budgets, majority_is_right
 
 ENGINE = EngineConfig(max_response_tokens=250)
 SETS = [EvalSet(task="countdown", size=size, num=8) for size in ("easy", "hard")]
@@ -31,42 +30,14 @@ def test_rows_say_what_the_summary_promises(loaded, solver):
         assert row["mean_ci"][0] <= row["mean"] <= row["mean_ci"][1]
         assert row["pass_at_k"]["1"] == pytest.approx(row["mean"]) and row["pass_at_k"]["3"] >= row["mean"]
         assert row["parallel_ratio"] == row["well_formed"] == row["step_accuracy"] == 1.0
-        # The solver copies the right path where there is one.
-        assert row["path_right"] == pytest.approx(row["mean"]) and row["selection"] == pytest.approx(1.0)
+        # The solver copies the right path where there is one; its main chain may find an answer after that.
+        assert 0 < row["path_right"] <= row["mean"] and row["selection"] == row["mean"] / row["path_right"]
         assert row["critical_tokens"] < row["total_tokens"] and row["block_position"] == 0.0
         assert row["difference"] == pytest.approx(row["mean"] - row["sequential_mean"])
         assert row["modes"]["sequential"]["parallel_ratio"] == 0.0
-        assert 0 < row["success_per_attempt"] <= row["path_right"]
+        assert 0 < row["success_per_attempt"] <= row["mean"]
         assert row["sequential_capped"] <= row["sequential_mean"] and row["majority"] is None
     assert json.loads(json.dumps(result.rows)) == result.rows
-
-
-def response(problem, answer, right, total, critical=0):
-    verdict = {"outcome": "right" if right else "wrong" if answer else "no_answer", "answer": answer}
-    return {"problem_id": problem, "verdict": verdict, "total_tokens": total, "critical_tokens": critical}
-
-
-def test_equal_budgets_by_hand():
-    forked = [response("a", "1", True, 90, 30), response("a", "1", True, 110, 50), response("b", "2", True, 100, 10)]
-    sequential = [
-        response("a", "1", True, 40), response("a", "9", False, 41), response("a", "1.0", False, 20),
-        response("b", "7", False, 20), response("b", "2", True, 12), response("b", "2", True, 9),
-    ]  # fmt: skip
-    found = equal_budgets(forked, sequential, votes=True)
-    # Critical paths: 40 for a, 10 for b.
-    assert found["sequential_capped"] == pytest.approx((1 / 3 + 1 / 3) / 2)
-    assert found["sequential_capped_tokens"] == pytest.approx((40 + 40 + 20 + 10 + 10 + 9) / 6)
-    # 100 tokens pay for 4 samples of 23.7; three were drawn. a: 1, 9, 1.0 (the first wins); b: 7, 2, 2.
-    assert found["majority_votes"] == 3 and found["majority"] == 1.0
-    assert found["majority_tokens"] == pytest.approx(3 * 142 / 6)
-    one = equal_budgets(forked[:2], sequential, votes=True)
-    assert equal_budgets(forked, sequential, votes=False)["majority"] is None
-    assert one["sequential_capped"] == pytest.approx(1 / 3 / 2)  # no forked response of b: nothing fits
-
-
-def test_a_vote_takes_the_earliest_of_equally_frequent_answers_and_skips_silence():
-    rows = [response("a", None, False, 9), response("a", "3", False, 9), response("a", "4", True, 9)]
-    assert not majority_is_right(rows) and majority_is_right(rows[::-1]) and not majority_is_right(rows[:1])
 
 
 def test_all_modes_get_the_same_prompts_and_seeds(loaded, solver):

@@ -1,11 +1,15 @@
 """Groups at sampling time: identity, seeds, verdicts from ids, and what TRL is handed."""
 
+import dataclasses
+import math
+import random
+
 import pytest
 
 from parallel_r1.config import EngineConfig, PromptConfig, RewardConfig
 from parallel_r1.engine.scripted import ScriptedEngine
 from parallel_r1.models.tiny import tiny_tokenizer
-from parallel_r1.rollout.sample import RowRollouts, as_trl, later_paths, sample_groups, sampled_reward, score
+from parallel_r1.rollout.sample import RowRollouts, as_trl, later_paths, reach, sample_groups, sampled_reward, score
 from parallel_r1.rollout.summary import rollout_rows, step_metrics
 from parallel_r1.tasks import TASKS
 from parallel_r1.tasks.countdown import Countdown
@@ -201,3 +205,33 @@ def test_every_task_scores_its_own_gold():
         problem = task.problems("train", "easy", 1, 0)[0]
         ids = ids_of(f"Final Answer: {problem.gold}")
         assert score(rollout_of(ids), problem, task, TOKENIZER, TAG_IDS).verdict.right
+
+
+def test_reach_is_the_product_over_all_that_came_before():
+    """By hand: main chain, then each path from there alone, then all of them."""
+    (group,) = groups_of([PROBLEM], by_seed)
+    rollout = group.members[0].rollout
+    rng = random.Random(0)
+    mass = [rng.uniform(0.5, 1) for _ in rollout.response_ids]
+    found = reach(dataclasses.replace(rollout, allowed_mass=tuple(mass)), TAG_IDS)
+    (block,) = group.members[0].trace.blocks
+    first, second = block.paths
+    for t in range(rollout.total_tokens):
+        before = range(t + 1)
+        if second.start <= t < second.end:
+            before = [*range(first.start), *range(second.start, t + 1)]
+        assert found[t] == pytest.approx(math.prod(mass[k] for k in before))
+    assert reach(rollout, TAG_IDS).tolist() == [1.0] * rollout.total_tokens
+
+
+def test_reach_without_tags_and_with_no_mass_left():
+    (group,) = groups_of([PROBLEM], by_seed)
+    rollout = group.members[1].rollout
+    mass = (0.5, 0.0, *[1.0] * (rollout.total_tokens - 2))
+    found = reach(dataclasses.replace(rollout, allowed_mass=mass), None)
+    assert found[0] == 0.5 and (found[1:] < 1e-300).all()
+
+
+def test_paths_are_judged_where_they_are_sampled():
+    (group,) = groups_of([PROBLEM], by_seed)
+    assert [m.path_right for m in group.members] == [((False, True),), ()]

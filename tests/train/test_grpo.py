@@ -10,6 +10,7 @@ from parallel_r1.config import DataSource, EngineConfig, Recipe, RewardConfig, R
 from parallel_r1.engine.scripted import ScriptedEngine
 from parallel_r1.engine.tree import TreeEngine
 from parallel_r1.models.load import load_model
+from parallel_r1.rollout.sample import reach
 from parallel_r1.trace.tags import render_block
 from parallel_r1.trace.tokens import encode_trace
 from parallel_r1.train import trl_privates
@@ -144,7 +145,7 @@ def test_any_split_and_any_padding_give_the_same_gradient(make_loaded, parity, t
 
 
 def test_the_gradient_is_the_token_mean_over_sampled_tokens(make_loaded, parity, tmp_path, gradients):
-    """By hand: sum over sampled tokens of -advantage * Z * log p, over their number."""
+    """By hand: sum over sampled tokens of -advantage * reach * log p, over their number."""
     from parallel_r1.models.attention import install_layout_hook
 
     run = Run(make_loaded(), tmp_path, micro_batch=4, max_grad_norm=1e9)
@@ -159,11 +160,12 @@ def test_the_gradient_is_the_token_mean_over_sampled_tokens(make_loaded, parity,
                 ids = torch.tensor([[*rollout.prompt_ids, *rollout.response_ids]])
                 logps = fresh.model(input_ids=ids).logits[0, :-1].log_softmax(-1)
                 start = len(rollout.prompt_ids) - 1
+                weights = reach(rollout, fresh.tags)
                 for t, (token, forced) in enumerate(zip(rollout.response_ids, rollout.forced, strict=True)):
                     if not forced:
                         count += 1
                         if not group.dead:
-                            total = total - advantage * rollout.allowed_mass[t] * logps[start + t, token]
+                            total = total - advantage * weights[t] * logps[start + t, token]
     (total / count).backward()
     for name, parameter in fresh.model.named_parameters():
         torch.testing.assert_close(gradients[0][name], parameter.grad, rtol=1e-3, atol=1e-5)
@@ -228,8 +230,8 @@ def test_a_dead_group_gets_exactly_zero_and_a_mixed_one_does_not(make_loaded, pa
     seen = []
     fold = trl_privates.fold_advantages
 
-    def look(advantages, groups, num_tokens):
-        seen.append((advantages.clone(), fold(advantages, groups, num_tokens), groups))
+    def look(groups, *settings):
+        seen.append((groups, fold(groups, *settings)))
         return seen[-1][1]
 
     monkeypatch.setattr(trl_privates, "fold_advantages", look)
@@ -241,7 +243,7 @@ def test_a_dead_group_gets_exactly_zero_and_a_mixed_one_does_not(make_loaded, pa
     monkeypatch.setattr("parallel_r1.rewards.parts.RIGHT", 0.95)
     monkeypatch.setattr("parallel_r1.rewards.parts.WRONG", -0.95)
     Run(loaded, tmp_path, engine=engine)
-    ((_, folded, groups),) = seen
+    ((groups, folded),) = seen
     assert [group.dead for group in groups] == [True, False]
     assert [m.reward for m in groups[0].members] == [0.95] * 4
     assert torch.equal(folded[:4], torch.zeros_like(folded[:4]))
@@ -290,13 +292,13 @@ def test_a_checker_that_keeps_failing_stops_the_stage(make_loaded, parity, tmp_p
 # --- the rest ---------------------------------------------------------------------------------------------
 
 
-def test_constraints_scale_advantages_by_the_allowed_mass(make_loaded, parity, tmp_path, monkeypatch):
+def test_constraints_weigh_advantages_by_the_reach(make_loaded, parity, tmp_path, monkeypatch):
     import dataclasses
 
     seen = []
     fold = trl_privates.fold_advantages
     monkeypatch.setattr(
-        trl_privates, "fold_advantages", lambda a, g, n: seen.append((a.clone(), fold(a, g, n))) or seen[-1][1]
+        trl_privates, "fold_advantages", lambda groups, *rest: seen.append((groups, fold(groups, *rest))) or seen[-1][1]
     )
     loaded = make_loaded()
     engine = scripted(loaded, ["x", "xx", "xxx", "xxxx"])
@@ -311,9 +313,11 @@ def test_constraints_scale_advantages_by_the_allowed_mass(make_loaded, parity, t
 
     engine.generate = constrained
     Run(loaded, tmp_path, engine=engine)
-    ((plain, folded),) = seen
+    ((groups, folded),) = seen
+    plain = torch.tensor([m.reward for group in groups for m in group.members]).view(-1, 4)
+    plain = ((plain - plain.mean(1, keepdim=True)) / (plain.std(1, keepdim=True) + 1e-4)).flatten()
     torch.testing.assert_close(folded[:, 0], plain * 0.5)
-    torch.testing.assert_close(folded[3, :5], plain[3] * torch.tensor([0.5, 0.6, 0.7, 0.5, 0.6]))
+    torch.testing.assert_close(folded[3, :5], plain[3] * torch.tensor([0.5, 0.3, 0.21, 0.105, 0.063]))
     assert bool((folded[0, 2:] == 0).all())  # padding
 
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from parallel_r1.evaluate.metrics import mean
 from parallel_r1.tasks.base import FINAL_ANSWER
 from parallel_r1.tasks.chain import result_of
-from parallel_r1.tasks.countdown import is_attempt, random_null, read_path, step_fault
+from parallel_r1.tasks.countdown import is_attempt, read_path, step_fault
 from parallel_r1.types import Problem, Trace
 
 _STEP = re.compile(r"(\d{1,6})([-+*/])(\d{1,6})=(\d{1,6})(?!\d)")
@@ -54,13 +53,12 @@ def right_paths(problem: Problem, trace: Trace) -> list[list[bool]] | None:
     return [[check(problem, str(path.content)) for path in block.paths] for block in trace.blocks]
 
 
-def candidates(problem: Problem, trace: Trace, text: str) -> list[str]:
-    """What a response tried: its paths or, without a block, its worked lines before the answer."""
-    if trace.blocks:
-        return [str(path.content) for block in trace.blocks for path in block.paths]
-    worked = text.rpartition(FINAL_ANSWER)[0] or text
-    lines = [line for line in worked.splitlines() if _STEP.search(line)]
-    return [line for line in lines if is_attempt(line)] if problem.task == "countdown" else lines
+def candidates(problem: Problem, trace: Trace) -> list[str]:
+    """What a response tried: its paths, and the worked lines before the answer that stand outside of blocks."""
+    region = str(trace.answer_region)
+    worked = (region.rpartition(FINAL_ANSWER)[0] or region).splitlines()
+    lines = [line for line in worked if _STEP.search(line) and (problem.task != "countdown" or is_attempt(line))]
+    return [str(path.content) for block in trace.blocks for path in block.paths] + lines
 
 
 def right_candidates(problem: Problem, tried: Sequence[str]) -> int | None:
@@ -76,14 +74,6 @@ def step_counts(problem: Problem, tried: Sequence[str]) -> tuple[int, int]:
     # A restated candidate counts once; chain has no mark to restate behind.
     steps = [_right_step(match) for candidate in tried for match in _STEP.finditer(read_path(candidate)[0])]
     return sum(steps), len(steps)
-
-
-def null_accuracy(problems: Sequence[Problem], tried: Sequence[int]) -> float | None:
-    """What a uniform guesser with a perfect checker would score with as many attempts, response by response.
-
-    ``problems`` and ``tried`` have one entry per response; None for tasks without an exact null.
-    """
-    return mean([random_null([p], t) for p, t in zip(problems, tried, strict=True) if p.task == "countdown" and p.data])
 
 
 def _right_step(match: re.Match[str]) -> bool:

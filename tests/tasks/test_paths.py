@@ -4,9 +4,8 @@ import random
 
 import pytest
 
-from parallel_r1.evaluate import paths
-from parallel_r1.tasks import TASKS, load_task
-from parallel_r1.tasks.countdown import Countdown, random_null
+from parallel_r1.tasks import TASKS, load_task, paths
+from parallel_r1.tasks.countdown import MAX_TAIL, Countdown
 from parallel_r1.trace.tags import linearise, parse_text, render_block
 from parallel_r1.types import Problem
 
@@ -37,7 +36,7 @@ def test_a_right_chain_path_ends_on_the_gold():
     problem = Problem("c", "chain", "easy", "compute 237+58-129", "166")
     trace = parse_text(render_block(["237-129=108,108+58=166", "237+58=295,295-129=156"], "166 156 so 166"))
     assert paths.right_paths(problem, trace) == [[True, False]]
-    assert paths.step_counts(problem, paths.candidates(problem, trace, "")) == (3, 4)
+    assert paths.step_counts(problem, paths.candidates(problem, trace)) == (3, 4)
 
 
 def test_tasks_without_a_check_stay_open():
@@ -61,31 +60,26 @@ def test_generated_traces_are_consistent(name):
     for problem in task.problems("test", "easy", 20, 0):
         text = task.trace(problem, rng, 4, 2)
         trace = parse_text(text)
-        right = any(map(any, paths.right_paths(problem, trace)))
+        tried = paths.candidates(problem, trace)
+        right = paths.right_candidates(problem, tried)
         if name == "countdown":
-            assert right == task.verify(problem, trace.answer_region).right
-            done, steps = paths.step_counts(problem, paths.candidates(problem, trace, text))
+            assert bool(right) == task.verify(problem, trace.answer_region).right
+            done, steps = paths.step_counts(problem, paths.candidates(problem, trace))
             assert done == steps > 0
         # The same search without tags is read as the same attempts.
         flat = linearise(text)
-        tried = paths.candidates(problem, trace, text)
-        assert paths.candidates(problem, parse_text(flat), flat) == tried
-        assert len(tried) == sum(len(b.paths) for b in trace.blocks)
-        assert paths.right_candidates(problem, tried) == sum(map(sum, paths.right_paths(problem, trace)))
+        assert paths.candidates(problem, parse_text(flat)) == tried
+        in_blocks = sum(len(b.paths) for b in trace.blocks)
+        assert in_blocks <= len(tried) <= in_blocks + MAX_TAIL
+        assert right >= sum(map(sum, paths.right_paths(problem, trace)))
 
 
 def test_attempts_without_a_block_are_lines_with_steps():
     text = "8*3=24,24+3=27 no\n8*3=24,24-3=21 ok\nFinal Answer: 8*3=24,24-3=21"
-    tried = paths.candidates(COUNTDOWN, parse_text(text), text)
+    tried = paths.candidates(COUNTDOWN, parse_text(text))
     assert len(tried) == 2 and paths.right_candidates(COUNTDOWN, tried) == 1
     for idle in ("Final Answer: none", "8*3=24,24-3=21\nFinal Answer: 8*3=24,24-3=21", "none\nFinal Answer: none"):
-        assert paths.candidates(COUNTDOWN, parse_text(idle), idle) == []
-
-
-def test_the_null_uses_the_attempts_of_each_response():
-    expected = (random_null([COUNTDOWN], 1) + random_null([COUNTDOWN], 4)) / 2
-    assert paths.null_accuracy([COUNTDOWN, COUNTDOWN], [1, 4]) == pytest.approx(expected)
-    assert paths.null_accuracy([Problem("s", "serial", "easy", "q", "1")], [3]) is None
+        assert paths.candidates(COUNTDOWN, parse_text(idle)) == []
 
 
 def test_checks_belong_to_tasks():
