@@ -173,6 +173,11 @@ class Branch:
             return 0, 0, self._main_samples
         return self.num_blocks, strand + 1, len(self._paths[strand])
 
+    def so_far(self) -> tuple[list[Written], int]:
+        """The response with the open paths one after the other, as far as they are, and its critical tokens."""
+        joined, excess = self._side_by_side()
+        return self.written + joined, self.critical_tokens - excess
+
     def advance(self, sampled: Sequence[Sampled]) -> Step:
         """Take one sampled token per entry of `strands`, in that order."""
         if self._paths:
@@ -182,12 +187,15 @@ class Branch:
     # --- main chain and summary ---
 
     def _advance_main(self, sampled: Sampled) -> Step:
-        token = sampled.token
+        if self.config.force_fork and self._main_samples == 0 and self.tags is not None:
+            choice, token = self.tags.parallel_open, self.tags.parallel_open
+        else:
+            choice, token = sampled, sampled.token
         self._main_samples += 1
         opens = self._opens(token)
         if opens or (self.config.mode == "linear" and self.tags and token == self.tags.parallel_open):
             self.num_blocks += 1
-        self._write(sampled, "summary" if self._in_summary else "block" if opens else "main")
+        self._write(choice, "summary" if self._in_summary else "block" if opens else "main")
         if token in self.stop_ids:
             return self._done("stop")
         if self._in_summary and self.tags is not None and token == self.tags.summary_close:
@@ -265,10 +273,10 @@ class Branch:
     def _join(self, feed: list[Feed]) -> Step:
         """All paths are closed: insert ``</Parallel>``, newline, ``<Summary>`` and sample the summary."""
         assert self.tags is not None
-        joined = [token for path in self._paths for token in path]
-        self.written.extend(joined)
         longest = max(map(len, self._paths))
-        self.critical_tokens -= len(joined) - longest  # `_write` counted every path
+        joined, excess = self._side_by_side()
+        self.written.extend(joined)
+        self.critical_tokens -= excess
         if self.variant == "causal":
             # Path 1 saw what a plain causal reader sees, so its keys stay; the others are read again.
             first = path_start(self._parallel_position)
@@ -284,6 +292,11 @@ class Branch:
             feed.append(Feed(token, position + offset, MAIN, last))
         self._position = position + len(closers)
         return Step(tuple(feed), rewind=self.variant == "causal")
+
+    def _side_by_side(self) -> tuple[list[Written], int]:
+        """The tokens of the open paths in canonical order, and how many of them are not on the critical path."""
+        joined = [token for path in self._paths for token in path]
+        return joined, len(joined) - max(map(len, self._paths), default=0)  # `_write` counted every path
 
     def _write(self, token: int | Sampled, kind: Kind, path: int = MAIN) -> None:
         """Append a sampled token, or insert a forced one (given as a bare id)."""

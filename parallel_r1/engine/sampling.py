@@ -79,11 +79,10 @@ class Sampler:
         vocab_size: int,
         tags: TagIds | None,
         stop_ids: Sequence[int],
-        config: EngineConfig,
         device: torch.device,
         tag_rate: float = 0.0,
     ) -> None:
-        self.vocab_size, self.config, self.tag_rate, self.device = vocab_size, config, tag_rate, device
+        self.vocab_size, self.tag_rate, self.device = vocab_size, tag_rate, device
         special = sorted(set(stop_ids) | (set(tags.all) if tags else set()))
         self._special = torch.tensor(special, dtype=torch.long, device=device)
         table = torch.zeros(len(Rule), len(special), dtype=torch.bool, device=device)
@@ -94,11 +93,19 @@ class Sampler:
         self._banned = table
 
     def draw(
-        self, logits: torch.Tensor, rules: Sequence[int], uniform: NDArray[np.float64], expected: Sequence[int]
+        self,
+        logits: torch.Tensor,
+        rules: Sequence[int],
+        uniform: NDArray[np.float64],
+        expected: Sequence[int],
+        config: EngineConfig,
     ) -> Draws:
-        """Sample one token per row of ``logits`` (N, V). ``expected``: tag ids for ``tag_rate``, -1 for none."""
+        """Sample one token per row of ``logits`` (N, V), at the temperature and the cuts of ``config``.
+
+        ``expected``: tag ids for ``tag_rate``, -1 for none.
+        """
         scores = logits[:, : self.vocab_size].float()
-        temperature = self.config.temperature
+        temperature = config.temperature
         if temperature not in (0.0, 1.0):
             scores = scores / temperature
         allowed, total, kept = self._constrain(scores, rules)
@@ -107,7 +114,7 @@ class Sampler:
             tokens = allowed.argmax(-1)
             sampling = torch.zeros_like(total)
         else:
-            cut = _truncate(allowed, self.config.top_k, self.config.top_p)
+            cut = _truncate(allowed, config.top_k, config.top_p)
             norm = kept if cut is allowed else torch.logsumexp(cut, -1)
             probabilities = (cut - norm[:, None]).exp_()
             if self.tag_rate:

@@ -94,3 +94,59 @@ def test_scripted_marks_up_a_block(parts):
     assert inserted == {2, 6, 9, 10, 11}
     assert regions == ["main", "block", *["path"] * 7, "block", "block", *["summary"] * 3, "main", "main"]
     assert r.critical_tokens == len(ids) - 3 and r.num_blocks == 1 and r.engine_logps[0] == -2.0
+
+
+# --- sessions ---
+
+
+def drain(session):
+    found = {}
+    while session.busy:
+        found.update((done.ticket, done.rollout) for done in session.step())
+    return found
+
+
+def test_a_session_gives_the_rollouts_of_generate_whenever_they_are_submitted(engine):
+    expected = engine.generate(requests(), CONFIG)
+    with engine.session(CONFIG) as session:
+        assert session.step() == [] and not session.busy
+        tickets = [session.submit(requests()[0])]
+        found = {done.ticket: done.rollout for _ in range(7) for done in session.step()}
+        tickets += [session.submit(request) for request in requests()[1:]]
+        assert session.busy and session.num_active + session.num_waiting >= 2
+        found |= drain(session)
+        assert not session.busy and session.num_active == session.num_waiting == 0
+    assert tickets == [0, 1, 2]
+    assert [found[t].response_ids for t in tickets] == [r.response_ids for r in expected]
+
+
+def test_a_listener_hears_its_own_request(engine):
+    heard = {0: [], 1: []}
+    with engine.session(CONFIG) as session:
+        for ticket, request in enumerate(requests()[:2]):
+            assert session.submit(request, on_token=heard[ticket].append) == ticket
+        session.submit(requests()[2])
+        found = drain(session)
+    for ticket, events in heard.items():
+        assert {e.request for e in events} == {ticket}
+        assert sorted(e.token_id for e in events) == sorted(found[ticket].response_ids)
+
+
+def test_a_bad_request_leaves_the_session_alone(engine):
+    expected = engine.generate(requests()[:1], CONFIG)
+    with engine.session(CONFIG) as session:
+        session.submit(requests()[0])
+        with pytest.raises(ValueError, match="tag id"):
+            session.submit(Request("bad", (50, engine.tags.path_open), (0,)))
+        assert list(drain(session).values()) == expected
+
+
+def test_cancelled_requests_are_not_reported(engine):
+    with engine.session(CONFIG) as session:
+        tickets = [session.submit(request) for request in requests()]
+        left = session.cancel(tickets[1])
+        assert left is not None and left.stop_reason == "cancelled" and left.problem_id == "p1"
+        assert session.cancel(tickets[1]) is None and session.cancel(99) is None
+        found = drain(session)
+        assert set(found) == {tickets[0], tickets[2]}
+        assert session.cancel(tickets[0]) is None

@@ -16,8 +16,12 @@ STOP = (1,)
 SIZE = 600  # more than two chunks
 
 
-def sampler(tag_rate=0.0, vocab_size=SIZE, **settings):
-    return Sampler(vocab_size, TAGS, STOP, EngineConfig(**settings), torch.device("cpu"), tag_rate)
+def sampler(tag_rate=0.0, vocab_size=SIZE):
+    return Sampler(vocab_size, TAGS, STOP, torch.device("cpu"), tag_rate)
+
+
+def draw(logits, rules, uniform, expected=(), tag_rate=0.0, vocab_size=SIZE, **settings):
+    return sampler(tag_rate, vocab_size).draw(logits, rules, uniform, expected, EngineConfig(**settings))
 
 
 def logits_of(rows, seed=0, size=SIZE):
@@ -30,7 +34,7 @@ def grid(n):
 
 def test_draws_follow_the_models_distribution():
     logits = logits_of(8000)
-    draws = sampler().draw(logits, [Rule.FREE] * len(logits), grid(len(logits)), ())
+    draws = draw(logits, [Rule.FREE] * len(logits), grid(len(logits)))
     shares = torch.bincount(draws.tokens, minlength=SIZE) / len(logits)
     expected = logits[0].softmax(-1)
     assert (shares - expected).abs().max() < 3e-4
@@ -42,7 +46,7 @@ def test_draws_follow_the_models_distribution():
 def test_forbidden_ids_are_never_drawn_and_their_mass_is_told(rule):
     logits = logits_of(4000)
     logits[:, :9] += 5  # the special ids hold most of the mass
-    draws = sampler().draw(logits, [rule] * len(logits), grid(len(logits)), ())
+    draws = draw(logits, [rule] * len(logits), grid(len(logits)))
     free = logits[0].softmax(-1)
     table = sampler()._banned[rule]
     banned = sampler()._special[table].tolist()
@@ -57,7 +61,7 @@ def test_forbidden_ids_are_never_drawn_and_their_mass_is_told(rule):
 def test_a_tiny_allowed_mass_keeps_its_digits():
     logits = torch.zeros(1, SIZE)
     logits[0, 1] = 200.0  # sure of the end of text, inside a path
-    draws = sampler().draw(logits, [Rule.PATH], np.array([0.5]), ())
+    draws = draw(logits, [Rule.PATH], np.array([0.5]))
     assert math.isclose(draws.sampling_logps[0], -math.log(SIZE - 6), rel_tol=1e-5)
     assert math.isclose(draws.engine_logps[0], -200.0, rel_tol=1e-5)
 
@@ -65,16 +69,16 @@ def test_a_tiny_allowed_mass_keeps_its_digits():
 def test_extreme_uniform_numbers_stay_inside():
     logits = torch.full((2, SIZE), -torch.inf)
     logits[:, [300, 301]] = 0.0
-    draws = sampler().draw(logits, [Rule.PATH] * 2, np.array([0.0, 1 - 2**-53]), ())
+    draws = draw(logits, [Rule.PATH] * 2, np.array([0.0, 1 - 2**-53]))
     assert draws.tokens.tolist() == [300, 301]
 
 
 def test_temperature_scales_both_log_probs_and_zero_is_greedy():
     logits = logits_of(100)
-    warm = sampler(temperature=0.6).draw(logits, [Rule.FREE] * 100, grid(100), ())
+    warm = draw(logits, [Rule.FREE] * 100, grid(100), temperature=0.6)
     expected = (logits / 0.6).log_softmax(-1).gather(1, warm.tokens[:, None])[:, 0]
     torch.testing.assert_close(warm.engine_logps, expected)
-    cold = sampler(temperature=0.0).draw(logits, [Rule.FREE] * 100, grid(100), ())
+    cold = draw(logits, [Rule.FREE] * 100, grid(100), temperature=0.0)
     assert set(cold.tokens.tolist()) == {int(logits[0].argmax())}
     torch.testing.assert_close(cold.engine_logps, logits.log_softmax(-1).amax(-1))
     assert (cold.sampling_logps == 0).all()
@@ -83,10 +87,10 @@ def test_temperature_scales_both_log_probs_and_zero_is_greedy():
 def test_top_k_and_top_p_cut_the_sampling_distribution_only():
     logits = logits_of(2000)
     ranked = logits[0].softmax(-1).sort(descending=True)
-    few = sampler(top_k=3).draw(logits, [Rule.FREE] * 2000, grid(2000), ())
+    few = draw(logits, [Rule.FREE] * 2000, grid(2000), top_k=3)
     assert set(few.tokens.tolist()) == set(ranked.indices[:3].tolist())
     nucleus = int((ranked.values.cumsum(0) < 0.3).sum()) + 1
-    some = sampler(top_p=0.3).draw(logits, [Rule.FREE] * 2000, grid(2000), ())
+    some = draw(logits, [Rule.FREE] * 2000, grid(2000), top_p=0.3)
     assert set(some.tokens.tolist()) == set(ranked.indices[:nucleus].tolist())
     mass = ranked.values[:nucleus].sum()
     torch.testing.assert_close(some.sampling_logps, some.engine_logps - mass.log(), atol=1e-5, rtol=1e-5)
@@ -96,7 +100,7 @@ def test_top_k_and_top_p_cut_the_sampling_distribution_only():
 def test_ids_beyond_the_tokenizer_do_not_exist():
     logits = logits_of(50)
     logits[:, 500:] = 50.0
-    draws = sampler(vocab_size=500).draw(logits, [Rule.FREE] * 50, grid(50), ())
+    draws = draw(logits, [Rule.FREE] * 50, grid(50), vocab_size=500)
     assert draws.tokens.max() < 500
     expected = logits[:, :500].log_softmax(-1).gather(1, draws.tokens[:, None])[:, 0]
     torch.testing.assert_close(draws.engine_logps, expected)
@@ -104,7 +108,7 @@ def test_ids_beyond_the_tokenizer_do_not_exist():
 
 def test_tag_rate_draws_tags_and_tells_the_mixture():
     logits = logits_of(4000)
-    draws = sampler(tag_rate=0.25).draw(logits, [Rule.PATH] * 4000, grid(4000), [TAGS.path_close] * 4000)
+    draws = draw(logits, [Rule.PATH] * 4000, grid(4000), [TAGS.path_close] * 4000, tag_rate=0.25)
     hit = draws.tokens == TAGS.path_close
     own = logits[0].log_softmax(-1)
     assert abs(hit.float().mean().item() - 0.25 - 0.75 * own[TAGS.path_close].exp().item()) < 2e-3
@@ -125,6 +129,6 @@ def test_uniforms_are_named_by_seed_block_path_and_index():
 
 
 def test_no_special_ids_at_all():
-    plain = Sampler(SIZE, None, (), EngineConfig(mode="sequential"), torch.device("cpu"))
-    draws = plain.draw(logits_of(3), [Rule.MAIN] * 3, grid(3), ())
+    plain = Sampler(SIZE, None, (), torch.device("cpu"))
+    draws = plain.draw(logits_of(3), [Rule.MAIN] * 3, grid(3), (), EngineConfig(mode="sequential"))
     assert (draws.allowed_mass == 1).all()
