@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,7 +15,9 @@ FAILED = ("error", "timeout")
 def step_metrics(groups: Sequence[Group]) -> dict[str, Any]:
     """Means over all responses of a step; counts of groups without signal; None where nothing was measured.
 
-    ``well_formed`` is the share of fault-free traces among those with a block, ``first_block_position``
+    ``well_formed`` is the share of fault-free traces among those with a block, ``faults`` the share of
+    responses with each fault, ``path_right`` the share of forked responses with a right path,
+    ``path_success`` the share of right paths (both where the task judges paths), ``first_block_position``
     the mean start of the first block over the length of its response, ``allowed_mass`` the mean Z of
     sampled tokens (1 where constraints forbid nothing that the model wants), ``entropy`` the mean
     surprise of sampled tokens, which estimates the model's entropy per token.
@@ -33,6 +36,8 @@ def step_metrics(groups: Sequence[Group]) -> dict[str, Any]:
         if not forced
     ]
     names = sorted({name for m in members for name in m.reward_parts})
+    judged = [[right for block in m.path_right for right in block] for m in members if m.path_right]
+    faults = Counter(name for m in members for name in {fault.name for fault in m.trace.faults})
     return {
         "reward": _mean([m.reward for m in members]),
         "accuracy": _mean([m.verdict.right for m in members]),
@@ -42,6 +47,9 @@ def step_metrics(groups: Sequence[Group]) -> dict[str, Any]:
         "total_tokens": _mean([m.rollout.total_tokens for m in members]),
         "critical_tokens": _mean([m.rollout.critical_tokens for m in members]),
         "truncated": _mean([m.rollout.truncated for m in members]),
+        "faults": {name: count / len(members) for name, count in sorted(faults.items())},
+        "path_right": _mean([any(paths) for paths in judged]),
+        "path_success": _mean([right for paths in judged for right in paths]),
         "failed_checks": sum(m.verdict.outcome in FAILED for m in members),
         "dead_groups": len(dead),
         "dead_right": dead_right,

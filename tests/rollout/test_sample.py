@@ -186,7 +186,14 @@ def test_metrics_of_a_step():
     assert numbers["first_block_position"] == 0.0
     assert numbers["reward_parts"] == {"accuracy": 0.0, "parallel": 0.1}
     assert numbers["reward"] == pytest.approx(0.1)
-    assert step_metrics(groups[1:])["first_block_position"] is None
+    assert (numbers["path_right"], numbers["path_success"], numbers["faults"]) == (1.0, 0.5, {})
+    assert step_metrics(groups[1:])["first_block_position"] is step_metrics(groups[1:])["path_right"] is None
+
+
+def test_faults_are_counted_by_name_once_per_response():
+    bad = render_block(["", ""], "a") + render_block(["b", "c"], "")
+    (group,) = groups_of([PROBLEM], lambda request: ids_of(bad if request.seed[3] else RIGHT))
+    assert step_metrics([group])["faults"]["empty_path"] == step_metrics([group])["faults"]["empty_summary"] == 0.5
 
 
 def test_rollout_lines_say_where_they_come_from():
