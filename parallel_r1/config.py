@@ -103,6 +103,30 @@ class EngineConfig(Strict):
         return self
 
 
+class BonusConfig(Strict):
+    """What a right answer with a good block earns on top: ``min(weight * value, cap)``, value in [0, 1]."""
+
+    part: Literal["critical_path", "diversity"]
+    """critical_path: 1 - critical tokens / all tokens. diversity: 1 - mean pairwise BLEU between paths of a block."""
+    weight: Annotated[float, Field(gt=0)] = 0.5
+    cap: Annotated[float, Field(gt=0)] | None = None
+    when: Literal["right", "always"] = "right"
+
+    @model_validator(mode="after")
+    def _bounded_and_gated(self) -> BonusConfig:
+        if self.cap is None:
+            raise ValueError(
+                f"bonus {self.part}: cap is missing; without a bound a model earns more by form than by answers; "
+                "use cap = 0.2"
+            )
+        if self.when != "right":
+            raise ValueError(
+                f"bonus {self.part}: when = {self.when!r} also pays wrong answers, and a short or varied wrong answer "
+                "is easier to learn than a right one (runs shrank to answers of five tokens); use when = 'right'"
+            )
+        return self
+
+
 class RewardConfig(Strict):
     """Paper section on rewards; `parallel_r1.rewards`. Totals keep best wrong < worst right."""
 
@@ -116,6 +140,15 @@ class RewardConfig(Strict):
     order: Literal["accuracy_first", "parallel_first"] = "accuracy_first"
     release_compat: bool = False
     """A right answer with a malformed block earns -1 in tiered steps, as the paper's release does."""
+    bonuses: list[BonusConfig] = Field(default_factory=list)
+    """Paid in every phase, on right answers alone."""
+
+    @model_validator(mode="after")
+    def _one_of_each(self) -> RewardConfig:
+        names = [bonus.part for bonus in self.bonuses]
+        if len(set(names)) < len(names):
+            raise ValueError(f"reward.bonuses names {names}: give each part once")
+        return self
 
 
 class SFTStage(Strict):
@@ -276,7 +309,7 @@ def _known_keys(location: tuple[int | str, ...]) -> list[str]:
             continue
         nested = {
             "prompt": PromptConfig, "engine": EngineConfig, "evaluate": EvalConfig,
-            "reward": RewardConfig, "data": DataSource, "sets": EvalSet,
+            "reward": RewardConfig, "bonuses": BonusConfig, "data": DataSource, "sets": EvalSet,
         }  # fmt: skip
         section = nested.get(str(part), section)
     return list(section.model_fields)

@@ -144,14 +144,14 @@ def continue_responses(
     with install_layout_hook(model, tags, variant):
         out = model(input_ids=ids, attention_mask=mask, use_cache=True, logits_to_keep=1)
     position = torch.tensor([int(layout(p, tags, variant).position[-1]) for p in prefixes], device=model.device)
-    sampler = Sampler(len(loaded.tokenizer), tags, loaded.stop_ids, config, model.device)
+    sampler = Sampler(len(loaded.tokenizer), tags, loaded.stop_ids, model.device)
     keys = [seed_key(request.seed) for request, _ in rows]
     written = [list(response) for _, response in rows]
     in_summary, live = [True] * len(rows), [True] * len(rows)
     for step in range(config.max_response_tokens):
         rules = [Rule.SUMMARY if s else Rule.MAIN for s in in_summary]
         # Block 1, path 0: numbers that the engine never drew for this request.
-        draws = sampler.draw(out.logits[:, -1], rules, uniforms(keys, [(1, 0, step)] * len(rows)), ())
+        draws = sampler.draw(out.logits[:, -1], rules, uniforms(keys, [(1, 0, step)] * len(rows)), (), config)
         tokens = draws.tokens.tolist()
         for row, token in enumerate(tokens):
             if live[row]:

@@ -6,13 +6,19 @@
 
 A part returns named summands; their sum is the reward. So a total can always be explained, and a
 right answer never earns less than a wrong one. A new reward is a function here and a line in
-`parallel_r1.rewards.schedule.PARTS`.
+`parallel_r1.rewards.schedule.PARTS`. Values of bonuses are in [0, 1]; weight, bound and gate are the recipe's.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
+from itertools import permutations
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics.bleu import BLEU
 
 WRONG, RIGHT = -1.0, 1.0
 
@@ -41,6 +47,32 @@ def tiered(
     elif right and good_block:
         parts["parallel"] = bonus
     return parts
+
+
+def critical_path(total_tokens: int, critical_tokens: int) -> float:
+    """The share of tokens that did not have to be waited for, in [0, 1) (ThreadWeaver, arXiv 2512.07843)."""
+    return 1.0 - critical_tokens / total_tokens if total_tokens else 0.0
+
+
+def diversity(blocks: Sequence[Sequence[str]]) -> float:
+    """1 minus the mean BLEU of each path against each of its siblings, in [0, 1] (the paper's path diversity).
+
+    ``blocks``: the texts of the paths, block by block; blocks of fewer than two paths do not count, and
+    without any the value is 0.
+    """
+    pairs = [pair for paths in blocks for pair in permutations(paths, 2)]
+    if not pairs:
+        return 0.0
+    bleu = _bleu()
+    scores = [bleu.sentence_score(one, [other]).score for one, other in pairs]
+    return max(0.0, 1.0 - sum(scores) / len(scores) / 100)
+
+
+@cache
+def _bleu() -> BLEU:
+    from sacrebleu.metrics.bleu import BLEU
+
+    return BLEU(effective_order=True)
 
 
 def checked_rewards(name: str, values: Sequence[float | None], expected: int) -> list[float]:

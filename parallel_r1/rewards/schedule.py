@@ -11,12 +11,12 @@ release's treatment of malformed blocks) makes them equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
 from parallel_r1.config import RewardConfig
-from parallel_r1.rewards.parts import accuracy, checked_rewards, parallel_and_accuracy, tiered
+from parallel_r1.rewards.parts import accuracy, checked_rewards, critical_path, diversity, parallel_and_accuracy, tiered
 from parallel_r1.trace.tags import good_block
 from parallel_r1.types import Trace, Verdict
 
@@ -54,9 +54,26 @@ def tiered_steps(config: RewardConfig) -> int:
     return max(rounded, 1) if config.parallel_share > 0 else 0
 
 
-def reward(config: RewardConfig, step: int, verdict: Verdict, trace: Trace) -> tuple[float, dict[str, float]]:
-    """The reward of one response and the parts that it is the sum of."""
+def reward(
+    config: RewardConfig,
+    step: int,
+    verdict: Verdict,
+    trace: Trace,
+    lengths: tuple[int, int] = (0, 0),
+    paths: Sequence[Sequence[str]] = (),
+) -> tuple[float, dict[str, float]]:
+    """The reward of one response and the parts that it is the sum of.
+
+    Args:
+        lengths: (all tokens, tokens on the critical path), for bonuses.
+        paths: texts of the paths, block by block, for bonuses.
+    """
     name = phase(config, step)
-    parts = PARTS[name](config)(verdict.right, good_block(trace), bool(trace.faults))
+    good = good_block(trace)
+    parts = PARTS[name](config)(verdict.right, good, bool(trace.faults))
+    for bonus in config.bonuses if verdict.right and good else ():
+        value = critical_path(*lengths) if bonus.part == "critical_path" else diversity(paths)
+        assert bonus.cap is not None  # config.py refuses a bonus without a bound
+        parts[bonus.part] = min(bonus.weight * value, bonus.cap)
     total = checked_rewards(name, [sum(parts.values())], 1)[0]
     return total, parts

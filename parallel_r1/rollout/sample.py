@@ -52,13 +52,17 @@ def score(
         trace = parse_ids(rollout.response_ids, tags, rollout.truncated)
         answer = decode_response(tokenizer, [int(token) for token in trace.answer_region])
     verdict = task.verify(problem, answer)
-    total, parts = score_reward(reward or RewardConfig(), step, verdict, trace)
-    return ScoredRollout(rollout, text, trace, verdict, total, parts, _judged_paths(problem, text, trace))
+    as_text = parse_text(text, rollout.truncated)
+    total, parts = score_reward(
+        reward or RewardConfig(), step, verdict, trace, (rollout.total_tokens, rollout.critical_tokens),
+        [[str(path.content) for path in block.paths] for block in as_text.blocks],
+    )  # fmt: skip
+    return ScoredRollout(rollout, text, trace, verdict, total, parts, _judged_paths(problem, as_text, trace))
 
 
-def _judged_paths(problem: Problem, text: str, trace: Trace) -> tuple[tuple[bool, ...], ...] | None:
+def _judged_paths(problem: Problem, as_text: Trace, trace: Trace) -> tuple[tuple[bool, ...], ...] | None:
     """Verdicts on the paths of an id trace, read off its text; None where both do not have the same paths."""
-    found = right_paths(problem, parse_text(text, trace.truncated))
+    found = right_paths(problem, as_text)
     if found is None or list(map(len, found)) != [len(block.paths) for block in trace.blocks]:
         return None
     return tuple(map(tuple, found))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parallel_r1.config import RewardConfig
+from parallel_r1.config import BonusConfig, RewardConfig
 from parallel_r1.rewards.schedule import phase, reward
 from parallel_r1.trace.tags import parse_text, render_block
 from parallel_r1.types import Verdict
@@ -31,11 +31,21 @@ CONFIGS = st.builds(
     bonus=st.floats(0, 5),
     order=st.sampled_from(["accuracy_first", "parallel_first"]),
     release_compat=st.booleans(),
+    bonuses=st.lists(
+        st.builds(
+            BonusConfig,
+            part=st.sampled_from(["critical_path", "diversity"]),
+            weight=st.floats(0.01, 50),
+            cap=st.floats(0.01, 50),
+        ),
+        max_size=2,
+        unique_by=lambda bonus: bonus.part,
+    ),
 )
 
 
 def totals(config, step, outcome):
-    return [reward(config, step, Verdict(outcome), trace)[0] for trace in PARSED]
+    return [reward(config, step, Verdict(outcome), trace, (90, 40), [["a b", "c"]])[0] for trace in PARSED]
 
 
 @given(CONFIGS, st.integers(1, 40))
@@ -93,3 +103,40 @@ def test_the_verdict_alone_decides_right():
     config = RewardConfig()
     assert reward(config, 1, Verdict("right"), parse_text("anything"))[0] == 1.0
     assert reward(config, 1, Verdict("timeout"), parse_text("anything"))[0] == -1.0
+
+
+def test_bonuses_are_bounded_and_only_for_right_answers_with_a_good_block():
+    bonuses = [
+        BonusConfig(part="critical_path", weight=0.5, cap=0.2),
+        BonusConfig(part="diversity", weight=0.1, cap=1.0),
+    ]
+    config = RewardConfig(bonuses=bonuses)
+
+    def parts(outcome, name, lengths, paths=(("8*3=24 no", "8*3=24 no"),)):
+        return reward(config, 1, Verdict(outcome), parse_text(TRACES[name]), lengths, paths)[1]
+
+    assert parts("right", "good", (100, 70)) == {
+        "accuracy": 1.0,
+        "critical_path": pytest.approx(0.15),
+        "diversity": 0.0,
+    }
+    assert parts("right", "good", (100, 10))["critical_path"] == 0.2
+    assert parts("right", "good", (100, 100))["critical_path"] == 0.0
+    assert parts("right", "good", (100, 70), [["one two three", "x"], ["alone"]])["diversity"] == pytest.approx(0.1)
+    assert parts("wrong", "good", (100, 10)) == {"accuracy": -1.0}
+    for name in ("plain", "twins", "empty", "unclosed"):
+        assert parts("right", name, (100, 10)) == {"accuracy": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"part": "critical_path"}, "cap is missing; without a bound"),
+        ({"part": "diversity", "cap": 0.2, "when": "always"}, "also pays wrong answers"),
+    ],
+)
+def test_a_bonus_without_bound_or_gate_is_refused_with_the_reason(settings, message):
+    with pytest.raises(ValueError, match=message):
+        BonusConfig(**settings)
+    with pytest.raises(ValueError, match="give each part once"):
+        RewardConfig(bonuses=[BonusConfig(part="diversity", cap=0.1)] * 2)
