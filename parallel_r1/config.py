@@ -208,6 +208,12 @@ class RLStage(Strict):
     advantage: Literal["mean_std", "mean"] = "mean_std"
     credit: Literal["response", "path"] = "response"
     """path: tokens of a path are credited with what that path found (`parallel_r1.rewards.credit`)."""
+    replace_rounds: Annotated[int, Field(ge=0, le=10)] = 0
+    """Dynamic sampling: how often a group without signal is drawn again with another problem, per step."""
+    importance: Literal["none", "token", "sequence"] = "none"
+    """Weigh by trainer over engine probability, of each token or of the whole response."""
+    importance_cap: Annotated[float, Field(ge=1)] = 2.0
+    """Weights above it are cut (truncated importance sampling)."""
     reward: RewardConfig = RewardConfig()
     save_every: PositiveInt = 10
     engine: dict[str, Any] = Field(default_factory=dict)

@@ -50,6 +50,11 @@ def token_advantages(group: Group, credit: Credit, scale: Scale) -> list[NDArray
     return advantages
 
 
+def has_signal(group: Group, credit: Credit) -> bool:
+    """Whether any token of the group gets an advantage other than 0."""
+    return any(bool(advantages.any()) for advantages in token_advantages(group, credit, "mean"))
+
+
 def _credit_paths(group: Group, scale: Scale, advantages: list[NDArray[np.float64]]) -> None:
     """Overwrite the tokens of all judged paths of the group."""
     spans = [

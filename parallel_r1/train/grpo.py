@@ -6,7 +6,7 @@ rollout step ("dapo"), so no split into micro-batches and no padding changes a g
 the layout rule through one hook. What goes beyond TRL's public doors is in
 `parallel_r1.train.trl_privates`.
 
-Left out: dynamic sampling, more than one pass over a rollout.
+Left out: more than one pass over a rollout.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ from parallel_r1.engine.base import Engine
 from parallel_r1.engine.tree import TreeEngine
 from parallel_r1.models.attention import install_layout_hook
 from parallel_r1.models.load import Loaded, SavedSettings
+from parallel_r1.rewards.credit import has_signal
 from parallel_r1.rewards.schedule import phase
+from parallel_r1.rollout.dynamic import Replacing
 from parallel_r1.rollout.sample import RowRollouts, sample_groups, sampled_reward
 from parallel_r1.rollout.summary import step_metrics
 from parallel_r1.tasks.base import Task
@@ -84,9 +86,14 @@ def run_grpo(
         stack.enter_context(few_messages())
         backend = engine or TreeEngine(model, loaded.tokenizer, loaded.tags, loaded.stop_ids, recipe.variant)
         sample = _sampler(backend, loaded, tasks, recipe, stage, config)
+        if stage.replace_rounds:
+            sample = Replacing(
+                sample, list({problem.id: problem for problem in order}.values()), stage.replace_rounds,
+                stage.prompts_per_step, f"spare/{recipe.seed}/{stage.name}", partial(has_signal, credit=stage.credit),
+            )  # fmt: skip
         args = grpo_config(stage, config, out_dir, recipe.seed, model.device.type == "cpu")
         trainer = _trainer(loaded, stage, args, RowRollouts(sample, order, stage.prompts_per_step, stage.samples))
-        trainer.set_up(recipe.variant, loaded.tags, stage.credit, stage.advantage, stage.kl, reference)
+        trainer.set_up(stage, recipe.variant, loaded.tags, reference)
         trainer.tell(log, record)
         settings = SavedSettings(variant=recipe.variant, prompt=recipe.prompt, engine=config, stop_ids=loaded.stop_ids)
         trainer.keep_whole(settings, mark)
@@ -105,7 +112,7 @@ def _trainer(loaded: Loaded, stage: RLStage, args: GRPOConfig, rollouts: RowRoll
         rollout_func=rollouts,  # pyright: ignore[reportArgumentType]
     )
     quiet(trainer)
-    trainer.watch(stage, guard)
+    trainer.watch(guard)
     return trainer
 
 
@@ -189,8 +196,8 @@ class _Trainer(FoldingGRPOTrainer):
     _log: Log | None = None
     _record: Record | None = None
 
-    def watch(self, stage: RLStage, guard: GradientGuard) -> None:
-        self._stage, self._guard = stage, guard
+    def watch(self, guard: GradientGuard) -> None:
+        self._guard = guard
         self._updates: list[dict[str, float]] = []
         self._since = 0.0
         self._num_failed = self._num_checked = 0
@@ -222,7 +229,7 @@ class _Trainer(FoldingGRPOTrainer):
 
     def _tell(self) -> None:
         step = self.rollout_func.step
-        groups, measured = self.rollout_func.groups, self.measured
+        groups, measured, replaced = self.rollout_func.groups, self.measured, self._replaced()
         if self.accelerator.num_processes > 1:
             groups = list(gather_object(groups))
             measured = Measured()
@@ -230,7 +237,7 @@ class _Trainer(FoldingGRPOTrainer):
                 measured.merge(part)
         if not self.accelerator.is_main_process:
             return
-        numbers = self._numbers(step, groups, measured)
+        numbers = self._numbers(step, groups, measured) | replaced
         if self._log is not None:
             self._log(numbers)
         if self._record is not None:
@@ -242,6 +249,19 @@ class _Trainer(FoldingGRPOTrainer):
                 f"{self._stage.name}: the checker failed on {self._num_failed} of {self._num_checked} responses; see "
                 "their verdicts in the rollout file, and check the task's verifier before going on"
             )
+
+    def _replaced(self) -> dict[str, Any]:
+        """With dynamic sampling: what was thrown away, and how the policy does on all that was drawn."""
+        sample = self.rollout_func.sample
+        if not isinstance(sample, Replacing):
+            return {}
+        drawn, num_replaced = sample.drawn, sample.num_replaced
+        if self.accelerator.num_processes > 1:
+            drawn, num_replaced = list(gather_object(drawn)), sum(gather_object([num_replaced]))
+        right = [member.verdict.right for group in drawn for member in group.members]
+        return {
+            "replaced_groups": num_replaced, "drawn_groups": len(drawn), "drawn_accuracy": sum(right) / len(right),
+        }  # fmt: skip
 
     def _numbers(self, step: int, groups: list[Group], measured: Measured) -> dict[str, Any]:
         seconds = time.perf_counter() - self._since
@@ -260,6 +280,7 @@ class _Trainer(FoldingGRPOTrainer):
             "gap_by_path": {
                 str(number): {"mean": gap.mean, "max": gap.largest} for number, gap in sorted(measured.by_path.items())
             },
+            "ratio_quantiles": measured.ratio_quantiles(),
             "loss": _mean_of(self._updates, "loss"),
             "grad_norm": _mean_of(self._updates, "grad_norm"),
             "learning_rate": self._updates[-1].get("learning_rate"),

@@ -3,7 +3,8 @@
     _generate_and_score_completions   extended: advantages of shape (B, T), more columns per token
     _prepare_inputs, _buffered_inputs, _step   extended: micro-batches without waste
     _compute_loss                     extended: measures, and stops on a loss that is no number
-    _get_per_token_logps_and_entropies  listened to: the trainer's log-probs
+    _get_per_token_logps_and_entropies  listened to: the trainer's log-probs; importance weights enter here,
+                                      before _compute_loss reads the advantages
     _get_output_dir, _save_checkpoint, _send_telemetry   replaced, in `parallel_r1.train.checkpoint`
     add_fused_lm_head (trl.trainer.utils), trainer.ref_model, trainer.beta   for the KL reference
 
@@ -19,13 +20,14 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import add_fused_lm_head
 
+from parallel_r1.config import RLStage
 from parallel_r1.rewards.credit import Credit, Scale, token_advantages
 from parallel_r1.rollout.sample import RowRollouts, later_paths, reach
 from parallel_r1.trace.tags import TagIds
@@ -64,11 +66,22 @@ class Measured:
     """Over sampled tokens that engine and trainer must score alike."""
     by_path: dict[int, Gap] = field(default_factory=dict)
     """The other sampled tokens (causal: later paths), by path number from 2."""
+    log_ratios: list[torch.Tensor] = field(default_factory=list)
+    """Trainer minus engine log-prob of the tokens in ``exact``."""
 
     def merge(self, other: Measured) -> None:
         self.exact.merge(other.exact)
         for number, gap in other.by_path.items():
             self.by_path.setdefault(number, Gap()).merge(gap)
+        self.log_ratios += other.log_ratios
+
+    def ratio_quantiles(self) -> dict[str, float]:
+        """Quantiles of trainer over engine probability, token by token; empty before anything was measured."""
+        if not any(part.numel() for part in self.log_ratios):
+            return {}
+        ratios = torch.cat(self.log_ratios).double().exp().sort().values
+        last = len(ratios) - 1
+        return {str(q): float(ratios[round(q * last)]) for q in (0.0, 0.01, 0.5, 0.99, 1.0)}
 
 
 def fold_advantages(
@@ -139,27 +152,19 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
     rollout_func: RowRollouts
     _variant: Variant
     _tags: TagIds | None
-    _credit: Credit
-    _scale: Scale
+    _stage: RLStage
 
-    def set_up(
-        self,
-        variant: Variant,
-        tags: TagIds | None,
-        credit: Credit,
-        scale: Scale,
-        kl: float,
-        reference: PreTrainedModel | None,
-    ) -> None:
-        """Called once after the trainer is made. ``reference``: the model as the stage found it, if kl > 0."""
-        self._variant, self._tags, self._credit, self._scale = variant, tags, credit, scale
+    def set_up(self, stage: RLStage, variant: Variant, tags: TagIds | None, reference: PreTrainedModel | None) -> None:
+        """Called once after the trainer is made. ``reference``: the model as the stage found it, if stage.kl > 0."""
+        self._stage, self._variant, self._tags = stage, variant, tags
         self.measured = Measured()
         self._seen: torch.Tensor | None = None
+        self._current: dict[str, Any] | None = None
         if reference is not None:
             # TRL would load the reference from the model's name; the policy may have no folder of its own.
             add_fused_lm_head(reference, temperature=self.temperature)
             self.ref_model = self.accelerator.prepare_model(reference, evaluation_mode=True)
-            self.beta = kl
+            self.beta = stage.kl
 
     def _prepare_inputs(self, generation_batch: Any) -> dict[str, Any]:
         before = self._buffered_inputs
@@ -183,7 +188,7 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
         output = super()._generate_and_score_completions(inputs)
         groups = self.rollout_func.groups
         num_tokens = output["completion_ids"].shape[1]
-        folded = fold_advantages(groups, num_tokens, self._tags, self._credit, self._scale)
+        folded = fold_advantages(groups, num_tokens, self._tags, self._stage.credit, self._stage.advantage)
         output["advantages"] = folded.to(output["advantages"].device)
         later = torch.zeros(output["completion_ids"].shape, dtype=torch.long)
         for row, member in enumerate(member for group in groups for member in group.members):
@@ -195,11 +200,17 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
         found = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
         self._seen = found[0].detach()
+        if self._current is not None and self._stage.importance != "none":
+            weights = importance_weights(
+                self._log_ratio(self._current), self._stage.importance, self._stage.importance_cap
+            )
+            self._current["advantages"] = self._current["advantages"] * weights
         return found
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        inputs = without_padding_columns(inputs)
+        self._current = inputs = without_padding_columns(inputs)
         loss = super()._compute_loss(model, inputs)
+        self._current = None
         value = float(loss.detach())
         if not math.isfinite(value):
             lengths = (inputs["completion_mask"].sum(1)).tolist()
@@ -211,18 +222,40 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
         self._measure(inputs)
         return loss
 
+    def _log_ratio(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """Trainer minus engine log-prob at sampling time, (B, T); 0 where both need not agree."""
+        assert self._seen is not None
+        # After the first update of a step the weights have moved; TRL kept what they said before.
+        at_sampling = inputs.get("old_per_token_logps", self._seen)
+        exact = _sampled(inputs) & (inputs["later_path"] == 0)
+        return (at_sampling - inputs["sampling_per_token_logps"]).where(exact, 0.0)
+
     def _measure(self, inputs: dict[str, Any]) -> None:
         """Add the gaps of a micro-batch, by region, to ``measured``."""
         assert self._seen is not None
-        sampled = (inputs["completion_mask"] * inputs["tool_mask"]).bool()
-        # After the first update of a step the weights have moved; TRL kept what they said before.
+        sampled, later = _sampled(inputs), inputs["later_path"]
         at_sampling = inputs.get("old_per_token_logps", self._seen)
         gaps = (at_sampling - inputs["sampling_per_token_logps"]).abs()
-        self.measured.exact.add(gaps[sampled & (inputs["later_path"] == 0)])
-        for number in inputs["later_path"][sampled].unique().tolist():
+        self.measured.exact.add(gaps[sampled & (later == 0)])
+        self.measured.log_ratios.append(self._log_ratio(inputs)[sampled & (later == 0)].cpu())
+        for number in later[sampled].unique().tolist():
             if number:
-                gap = self.measured.by_path.setdefault(number, Gap())
-                gap.add(gaps[sampled & (inputs["later_path"] == number)])
+                self.measured.by_path.setdefault(number, Gap()).add(gaps[sampled & (later == number)])
+
+
+def _sampled(inputs: dict[str, Any]) -> torch.Tensor:
+    return (inputs["completion_mask"] * inputs["tool_mask"]).bool()
+
+
+def importance_weights(log_ratio: torch.Tensor, level: Literal["token", "sequence"], cap: float) -> torch.Tensor:
+    """Truncated importance weights from log ratios (B, T): (B, T) per token, (B, 1) per response.
+
+    TRL corrects for another sampler only where it owns it (``use_vllm``); this is the same correction
+    (truncated importance sampling, Yao et al. 2025) for the engine here.
+    """
+    if level == "sequence":
+        log_ratio = log_ratio.sum(1, keepdim=True)
+    return log_ratio.exp().clamp(max=cap)
 
 
 def frozen_copy(model: PreTrainedModel) -> PreTrainedModel:

@@ -321,6 +321,61 @@ def test_constraints_weigh_advantages_by_the_reach(make_loaded, parity, tmp_path
     assert bool((folded[0, 2:] == 0).all())  # padding
 
 
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_importance_weights_correct_a_sampler_that_was_off(
+    make_loaded, parity, tmp_path, gradients, monkeypatch, level
+):
+    """An engine that reports other log-probs than the trainer's is weighed by their ratio; an exact one is not."""
+    import dataclasses
+
+    texts = ["x", "yy", "xyx", "yyxy"]
+    Run(make_loaded(), tmp_path / "exact", importance=level)
+    Run(make_loaded(), tmp_path / "plain")
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradients[1][name], gradient, rtol=1e-3, atol=1e-6)
+    del gradients[:]
+    found = []
+    for shift, settings in ((0.0, {}), (math.log(2), {"importance": level, "importance_cap": 1e6})):
+        loaded = make_loaded()
+        engine = scripted(loaded, texts)
+        generate = engine.generate
+
+        def shifted(requests, config, on_token=None, generate=generate, shift=shift, loaded=loaded):
+            rollouts = []
+            for rollout in generate(requests, config, on_token):
+                ids = torch.tensor([[*rollout.prompt_ids, *rollout.response_ids]])
+                with torch.no_grad():
+                    logps = loaded.model(input_ids=ids).logits[0, :-1].log_softmax(-1)
+                start = len(rollout.prompt_ids) - 1
+                own = [float(logps[start + t, token]) for t, token in enumerate(rollout.response_ids)]
+                # Twice as likely to the trainer as to the engine, on the first token only.
+                own[0] -= shift
+                rollouts.append(dataclasses.replace(rollout, engine_logps=tuple(own)))
+            return rollouts
+
+        engine.generate = shifted
+        found.append(Run(loaded, tmp_path / str(shift), engine=engine, max_grad_norm=1e9, **settings))
+    plain, weighed = gradients
+    assert found[1].lines[0]["ratio_quantiles"]["1.0"] == pytest.approx(2.0, rel=1e-3)
+    if level == "sequence":
+        for name, gradient in plain.items():
+            torch.testing.assert_close(weighed[name], 2 * gradient, rtol=1e-2, atol=1e-5)
+    else:
+        assert any(not torch.allclose(weighed[name], gradient, rtol=1e-2) for name, gradient in plain.items())
+
+
+def test_groups_without_signal_are_replaced_and_counted(make_loaded, parity, tmp_path):
+    loaded = make_loaded()
+    ids = [[*encode_trace(loaded.tokenizer, text, loaded.tags), loaded.stop_ids[0]] for text in ("xx", "xxx")]
+    # Place 0 teaches nothing at first; the places of a second draw do.
+    engine = ScriptedEngine(
+        lambda r: ids[r.seed[3] % 2 if r.seed[2] else 0], loaded.tags, loaded.stop_ids, "structured"
+    )
+    line = Run(loaded, tmp_path, engine=engine, replace_rounds=1).lines[0]
+    assert (line["dead_groups"], line["replaced_groups"], line["drawn_groups"]) == (0, 1, 3)
+    assert line["accuracy"] == 0.5 and line["drawn_accuracy"] == pytest.approx(2 / 3)
+
+
 def test_a_kl_reference_stays_where_the_stage_began(make_loaded, parity, tmp_path):
     loaded = make_loaded()
     run = Run(loaded, tmp_path, steps=3, kl=0.1)

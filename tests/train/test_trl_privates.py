@@ -14,7 +14,14 @@ from parallel_r1.engine.scripted import ScriptedEngine
 from parallel_r1.train import trl_privates
 from parallel_r1.train.checkpoint import WholeCheckpoints
 from parallel_r1.train.grpo import run_grpo
-from parallel_r1.train.trl_privates import FoldingGRPOTrainer, Gap, Measured, repack, without_padding_columns
+from parallel_r1.train.trl_privates import (
+    FoldingGRPOTrainer,
+    Gap,
+    Measured,
+    importance_weights,
+    repack,
+    without_padding_columns,
+)
 
 
 def parameters(function):
@@ -149,3 +156,21 @@ def test_the_file_names_every_private_it_touches():
     for name in vars(WholeCheckpoints):
         if name.startswith("_") and not name.startswith("__") and hasattr(GRPOTrainer, name):
             assert name in documented, name
+
+
+def test_importance_weights_are_cut_and_never_below_zero():
+    ratio = torch.log(torch.tensor([[0.5, 1.0, 8.0], [1.0, 1.0, 1.0]]))
+    torch.testing.assert_close(
+        importance_weights(ratio, "token", 2.0), torch.tensor([[0.5, 1.0, 2.0], [1.0, 1.0, 1.0]])
+    )
+    torch.testing.assert_close(importance_weights(ratio, "sequence", 9.0), torch.tensor([[4.0], [1.0]]))
+    torch.testing.assert_close(importance_weights(ratio, "sequence", 2.0), torch.tensor([[2.0], [1.0]]))
+
+
+def test_ratio_quantiles_by_hand():
+    measured, other = Measured(), Measured()
+    assert measured.ratio_quantiles() == {}
+    measured.log_ratios.append(torch.zeros(3))
+    other.log_ratios.append(torch.log(torch.tensor([2.0, 0.25])))
+    measured.merge(other)
+    assert measured.ratio_quantiles() == pytest.approx({"0.0": 0.25, "0.01": 0.25, "0.5": 1.0, "0.99": 2.0, "1.0": 2.0})
