@@ -12,6 +12,7 @@ Left out: more than one pass over a rollout.
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -33,8 +34,9 @@ from parallel_r1.rollout.dynamic import Replacing
 from parallel_r1.rollout.sample import RowRollouts, sample_groups, sampled_reward
 from parallel_r1.rollout.summary import step_metrics
 from parallel_r1.tasks.base import Task
-from parallel_r1.train.callbacks import GradientGuard, Log, few_messages, num_processes, own_forward, quiet
+from parallel_r1.train.callbacks import Log, few_messages, num_processes, own_forward, quiet
 from parallel_r1.train.checkpoint import start_point
+from parallel_r1.train.guards import Alarms, GradientGuard
 from parallel_r1.train.problems import fits_model, problem_order
 from parallel_r1.train.trl_privates import FoldingGRPOTrainer, Measured, frozen_copy
 from parallel_r1.types import Group, Problem
@@ -65,7 +67,7 @@ def run_grpo(
 
     Raises:
         ValueError: settings that do not fit together, or a checkpoint of another stage.
-        FloatingPointError: a loss or gradient that is not finite.
+        FloatingPointError: three updates whose loss or gradient is not finite.
         RuntimeError: the checker keeps failing.
     """
     config = recipe.stage_engine(stage)
@@ -92,7 +94,8 @@ def run_grpo(
                 stage.prompts_per_step, f"spare/{recipe.seed}/{stage.name}", partial(has_signal, credit=stage.credit),
             )  # fmt: skip
         args = grpo_config(stage, config, out_dir, recipe.seed, model.device.type == "cpu")
-        trainer = _trainer(loaded, stage, args, RowRollouts(sample, order, stage.prompts_per_step, stage.samples))
+        rollouts = RowRollouts(sample, order, stage.prompts_per_step, stage.samples)
+        trainer = _trainer(loaded, args, rollouts, log)
         trainer.set_up(stage, recipe.variant, loaded.tags, reference)
         trainer.tell(log, record)
         settings = SavedSettings(variant=recipe.variant, prompt=recipe.prompt, engine=config, stop_ids=loaded.stop_ids)
@@ -100,8 +103,8 @@ def run_grpo(
         trainer.train(resume_from_checkpoint=checkpoint)
 
 
-def _trainer(loaded: Loaded, stage: RLStage, args: GRPOConfig, rollouts: RowRollouts) -> _Trainer:
-    guard = GradientGuard()
+def _trainer(loaded: Loaded, args: GRPOConfig, rollouts: RowRollouts, log: Log | None) -> _Trainer:
+    guard = GradientGuard(args.output_dir or ".", log)
     trainer = _Trainer(
         model=loaded.model,
         reward_funcs=sampled_reward,
@@ -197,7 +200,8 @@ class _Trainer(FoldingGRPOTrainer):
     _record: Record | None = None
 
     def watch(self, guard: GradientGuard) -> None:
-        self._guard = guard
+        self.guard = guard
+        self._alarms = Alarms()
         self._updates: list[dict[str, float]] = []
         self._since = 0.0
         self._num_failed = self._num_checked = 0
@@ -209,7 +213,7 @@ class _Trainer(FoldingGRPOTrainer):
         updates = self._stage.updates_per_step
         if self.state.global_step % updates:
             raise RuntimeError(f"rollout in the middle of a step (update {self.state.global_step} of {updates} a step)")
-        self._since, self.measured, self._updates, self._guard.num_skipped = (time.perf_counter(), Measured(), [], 0)
+        self._since, self.measured, self._updates, self.guard.num_skipped = (time.perf_counter(), Measured(), [], 0)
         output = super()._generate_and_score_completions(inputs)
         # The reward phase follows TRL's count of updates and the rows alike; a resume that breaks one shows here.
         if self.rollout_func.step != self.state.global_step // updates + 1:
@@ -240,6 +244,8 @@ class _Trainer(FoldingGRPOTrainer):
         numbers = self._numbers(step, groups, measured) | replaced
         if self._log is not None:
             self._log(numbers)
+            for warning in self._alarms.look(numbers):
+                self._log({"stage": self._stage.name, "kind": "note", "note": f"step {step}: {warning}"})
         if self._record is not None:
             self._record(groups, step)
         self._num_failed += numbers["failed_checks"]
@@ -286,12 +292,12 @@ class _Trainer(FoldingGRPOTrainer):
             "learning_rate": self._updates[-1].get("learning_rate"),
             "clipped": _mean_of(self._updates, "clip_ratio/region_mean"),
             "kl": _mean_of(self._updates, "kl"),
-            "skipped_updates": self._guard.num_skipped,
+            "skipped_updates": self.guard.num_skipped,
         }
 
 
 def _mean_of(updates: list[dict[str, float]], key: str) -> float | None:
-    values = [float(update[key]) for update in updates if update.get(key) is not None]
+    values = [float(update[key]) for update in updates if math.isfinite(update.get(key, math.nan))]
     return sum(values) / len(values) if values else None
 
 

@@ -25,8 +25,9 @@ from trl.trainer.sft_trainer import SFTTrainer
 from parallel_r1.config import SFTStage
 from parallel_r1.models.attention import install_layout_hook
 from parallel_r1.models.load import Loaded, SavedSettings
-from parallel_r1.train.callbacks import GradientGuard, Log, few_messages, num_processes, own_forward, quiet
+from parallel_r1.train.callbacks import Log, few_messages, num_processes, own_forward, quiet
 from parallel_r1.train.checkpoint import WholeCheckpoints, start_point
+from parallel_r1.train.guards import GradientGuard
 from parallel_r1.types import Variant
 
 
@@ -49,7 +50,7 @@ def run_sft(
 
     Raises:
         ValueError: no rows, a row without a trained token, or a checkpoint of another stage.
-        FloatingPointError: a gradient that is not finite.
+        FloatingPointError: three updates whose loss or gradient is not finite.
     """
     _check_rows(rows, stage)
     order, num_filled = row_order([len(row["input_ids"]) for row in rows], stage, seed)
@@ -65,15 +66,16 @@ def run_sft(
             stack.enter_context(install_layout_hook(model, loaded.tags, variant))
         stack.enter_context(own_forward(model))
         stack.enter_context(few_messages())
+        guard = GradientGuard(out_dir, log)
         trainer = _Trainer(
             model=model,
             args=sft_config(stage, len(order), out_dir, seed, model.device.type == "cpu"),
             train_dataset=data.select(order),
             processing_class=loaded.tokenizer,
-            callbacks=[GradientGuard()],
+            callbacks=[guard],
         )
         quiet(trainer)
-        trainer.report(stage, log)
+        trainer.report(stage, log, guard)
         trainer.keep_whole(settings, mark)
         trainer.train(resume_from_checkpoint=checkpoint)
 
@@ -149,8 +151,12 @@ class _Trainer(WholeCheckpoints, SFTTrainer):
     _log: Log | None = None
     _since = 0.0
 
-    def report(self, stage: SFTStage, log: Log | None) -> None:
-        self._stage, self._log = stage, log
+    def report(self, stage: SFTStage, log: Log | None, guard: GradientGuard) -> None:
+        self._stage, self._log, self._guard = stage, log, guard
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        self._guard.see(inputs)
+        return super().compute_loss(model, inputs, *args, **kwargs)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         self._since = time.perf_counter()

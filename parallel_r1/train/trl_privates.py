@@ -2,7 +2,7 @@
 
     _generate_and_score_completions   extended: advantages of shape (B, T), more columns per token
     _prepare_inputs, _buffered_inputs, _step   extended: micro-batches without waste
-    _compute_loss                     extended: measures, and stops on a loss that is no number
+    _compute_loss                     extended: measures, and shows each micro-batch to the guard
     _get_per_token_logps_and_entropies  listened to: the trainer's log-probs; importance weights enter here,
                                       before _compute_loss reads the advantages
     _get_output_dir, _save_checkpoint, _send_telemetry   replaced, in `parallel_r1.train.checkpoint`
@@ -17,7 +17,6 @@ Legend: B completions of a rollout on this process, G samples of a group, T padd
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -32,6 +31,7 @@ from parallel_r1.rewards.credit import Credit, Scale, token_advantages
 from parallel_r1.rollout.sample import RowRollouts, later_paths, reach
 from parallel_r1.trace.tags import TagIds
 from parallel_r1.train.checkpoint import WholeCheckpoints
+from parallel_r1.train.guards import GradientGuard
 from parallel_r1.types import Group, Variant
 
 
@@ -150,6 +150,7 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
     """`GRPOTrainer` over `RowRollouts`: per-token advantages, measurements, whole checkpoints."""
 
     rollout_func: RowRollouts
+    guard: GradientGuard
     _variant: Variant
     _tags: TagIds | None
     _stage: RLStage
@@ -209,16 +210,9 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         self._current = inputs = without_padding_columns(inputs)
+        self.guard.see(inputs)
         loss = super()._compute_loss(model, inputs)
         self._current = None
-        value = float(loss.detach())
-        if not math.isfinite(value):
-            lengths = (inputs["completion_mask"].sum(1)).tolist()
-            raise FloatingPointError(
-                f"rollout step {self.rollout_func.step}: the loss is {value} on a micro-batch of responses of "
-                f"{lengths} tokens; the weights are untouched. Resume from the last checkpoint with a lower "
-                "learning_rate"
-            )
         self._measure(inputs)
         return loss
 

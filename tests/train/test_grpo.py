@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from parallel_r1.config import DataSource, EngineConfig, Recipe, RewardConfig, RLStage
 from parallel_r1.engine.scripted import ScriptedEngine
@@ -14,8 +15,8 @@ from parallel_r1.rollout.sample import reach
 from parallel_r1.trace.tags import render_block
 from parallel_r1.trace.tokens import encode_trace
 from parallel_r1.train import trl_privates
-from parallel_r1.train.callbacks import GradientGuard
 from parallel_r1.train.grpo import grpo_config, run_grpo
+from parallel_r1.train.guards import GradientGuard
 from parallel_r1.train.problems import problem_order
 
 ENGINE = EngineConfig(paths=2, max_blocks=1, max_response_tokens=48, path_budget=12, answer_reserve=12)
@@ -269,16 +270,35 @@ def test_a_batch_without_a_trainable_token_is_skipped(make_loaded, parity, tmp_p
     assert all(line["loss"] == 0 and line["entropy"] is None for line in run.lines)
 
 
-def test_a_loss_that_is_no_number_stops_with_the_weights_untouched(make_loaded, parity, tmp_path):
+def test_a_loss_that_is_no_number_leaves_the_weights_untouched(make_loaded, parity, tmp_path):
     loaded = make_loaded()
-    engine = scripted(loaded, ["x", "xx", "xxx", "xxxx"])
     with torch.no_grad():
         loaded.model.model.layers[0].mlp.up_proj.weight[0, 0] = math.inf
     before = loaded.model.lm_head.weight.clone()
-    with pytest.raises(FloatingPointError, match=r"rollout step 1: the loss is nan"):
-        Run(loaded, tmp_path, engine=engine)
+    lines = []
+    with pytest.raises(FloatingPointError, match=r"update 3: the gradient is not finite, for the 3rd time"):
+        Run(loaded, tmp_path, engine=scripted(loaded, ["x", "xx", "xxx", "xxxx"]), steps=5, log=lines.append)
     assert torch.equal(loaded.model.lm_head.weight, before)
     assert "forward" not in loaded.model.__dict__
+    assert [line["kind"] for line in lines] == ["note", "rl", "note", "rl"]
+    assert lines[1]["loss"] is None and lines[1]["skipped_updates"] == 1
+    kept = load_file(tmp_path / "broken-1.safetensors")
+    assert {"0.completion_ids", "0.advantages"} <= set(kept)
+
+
+def test_one_broken_update_is_skipped_and_the_stage_goes_on(make_loaded, parity, tmp_path, monkeypatch):
+    """A batch that breaks once costs its update and nothing else."""
+    fold, calls = trl_privates.fold_advantages, []
+
+    def break_second(groups, *rest):
+        calls.append(1)
+        return fold(groups, *rest) * (math.nan if len(calls) == 2 else 1.0)
+
+    monkeypatch.setattr(trl_privates, "fold_advantages", break_second)
+    run = Run(make_loaded(), tmp_path, steps=3)
+    lines = [line for line in run.lines if line["kind"] == "rl"]
+    assert [line["skipped_updates"] for line in lines] == [0, 1, 0]
+    assert all(bool(weight.isfinite().all()) for weight in run.weights.values())
 
 
 def test_a_checker_that_keeps_failing_stops_the_stage(make_loaded, parity, tmp_path, monkeypatch):

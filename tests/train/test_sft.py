@@ -7,11 +7,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
 from parallel_r1.config import DataSource, PromptConfig, SFTStage
 from parallel_r1.models.attention import install_layout_hook
 from parallel_r1.models.load import SavedSettings, load_model
-from parallel_r1.train.callbacks import GradientGuard
+from parallel_r1.train.guards import GradientGuard
 from parallel_r1.train.sft import row_order, run_sft
 
 
@@ -193,6 +194,10 @@ def test_a_gradient_that_is_no_number_stops_before_the_weights(make_loaded, tmp_
     with torch.no_grad():
         loaded.model.model.layers[0].mlp.up_proj.weight[0, 0] = math.inf
     before = loaded.model.lm_head.weight.clone()
-    with pytest.raises(FloatingPointError, match="not finite"):
-        run_sft(loaded, rows_for(loaded, stage()), stage(), "causal", tmp_path, 0)
+    notes = []
+    with pytest.raises(FloatingPointError, match="not finite, for the 3rd time"):
+        run_sft(loaded, rows_for(loaded, stage()), stage(epochs=5), "causal", tmp_path, 0, log=notes.append)
     assert torch.equal(loaded.model.lm_head.weight, before)
+    assert sum("skipped" in line.get("note", "") for line in notes) == 2
+    kept = load_file(tmp_path / "broken-3.safetensors")
+    assert {name.partition(".")[2] for name in kept} >= {"input_ids", "labels"}
