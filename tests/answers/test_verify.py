@@ -147,8 +147,8 @@ def test_hostile_answers_are_quick_and_never_right(answer):
     compare("x^2", "x^3")  # loads math-verify outside the clock
     started = time.process_time()
     for _ in range(5):
-        assert compare("42", answer).outcome == "wrong"
-        assert compare("x^2+1", answer).outcome == "wrong"
+        assert compare("42", answer).outcome in ("wrong", "timeout")
+        assert compare("x^2+1", answer).outcome in ("wrong", "timeout")
         assert not verify("42", rf"\boxed{{{answer}}}").right
         extract(answer * 20)
     assert time.process_time() - started < 2
