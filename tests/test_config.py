@@ -161,7 +161,7 @@ def test_the_engine_of_a_stage_is_the_recipes_with_overrides(load):
         ("model=/no/such/folder", "no such folder"),
         ("model=none.gguf", "no such file"),
         ("stages.rl-easy.data.0.task=coutndown", r"stages\.rl-easy\.data\.0: .*did you mean 'countdown'"),
-        ("stages.rl-easy.data.0.path=x", "generated and takes none"),
+        ("stages.rl-easy.data.0.path=x", "generated, and it takes only options unsolvable"),
         ("evaluate.sets.0={task='gsm8k', path='no.parquet'}", r"evaluate\.sets\.0\.path = 'no\.parquet': no such file"),
         ("stages.cold-start.data.0={task='gsm8k'}", "a column 'trace'"),
     ],

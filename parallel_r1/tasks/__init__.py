@@ -18,7 +18,7 @@ TASKS: dict[str, type | Dataset] = {
     "serial": Serial,
     **{dataset.name: dataset for dataset in DATASETS},
 }
-"""A generated task is a class and takes no settings; one that reads data is a `Dataset` (``maths``)."""
+"""A generated task is a class (its ``OPTIONS`` name its settings); one that reads data is a `Dataset` (``maths``)."""
 
 __all__ = ["TASKS", "Task", "TraceTask", "load_task"]
 
@@ -38,7 +38,10 @@ def load_task(source: DataSource | str) -> Task:
         raise ValueError(f"data.task = {source.task!r}: unknown task; {hint}")
     if isinstance(task_type, Dataset):
         return task_type.from_source(source)
-    if source.path is not None or source.options:
-        given = f"path = {source.path!r}" if source.path is not None else f"options = {source.options!r}"
-        raise ValueError(f"data.{given}: the task {source.task!r} is generated and takes none; remove it")
-    return task_type()
+    known = getattr(task_type, "OPTIONS", ())
+    unknown = [key for key in source.options if key not in known]
+    if source.path is not None or unknown:
+        given = f"path = {source.path!r}" if source.path is not None else f"options.{unknown[0]}"
+        takes = f"it takes only options {', '.join(known)}" if known else "it takes no settings"
+        raise ValueError(f"data.{given}: the task {source.task!r} is generated, and {takes}; remove it")
+    return task_type(**source.options)

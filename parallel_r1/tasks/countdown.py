@@ -31,8 +31,6 @@ NONE = "none"
 SOLUTION_SHARE = 0.2
 """Share of attempts in generated text that are drawn from the solutions."""
 MAX_ATTEMPTS = 4
-MAX_TAIL = 2
-"""Attempts of the main chain after blocks that found nothing."""
 _STEP = re.compile(r"(\d{1,6})([-+*/])(\d{1,6})=(\d{1,6})")
 
 Steps = str
@@ -40,9 +38,23 @@ Steps = str
 
 
 class Countdown:
-    """The search task. ``easy`` has three numbers, ``hard`` four."""
+    """The search task. ``easy`` has three numbers, ``hard`` four.
+
+    Args:
+        unsolvable: share of problems without a solution, whose answer is ``none``. Every other trace ends
+            well, because only right ones are kept; these teach how to end when nothing was found.
+
+    Raises:
+        ValueError: ``unsolvable`` is no share.
+    """
 
     name = "countdown"
+    OPTIONS = ("unsolvable",)
+
+    def __init__(self, unsolvable: float = 0.0) -> None:
+        if not isinstance(unsolvable, int | float) or not 0 <= unsolvable <= 1:
+            raise ValueError(f"data.options.unsolvable = {unsolvable!r}: give a share between 0 and 1")
+        self.unsolvable = unsolvable
 
     def problems(self, split: Split, size: Size, num: int, seed: int) -> list[Problem]:
         rng = random.Random(f"countdown/{split}/{size}/{seed}")
@@ -57,19 +69,24 @@ class Countdown:
             if not belongs_to(split, numbers):
                 continue
             outcomes = outcomes_by_target(tuple(sorted(numbers)))
-            targets = [t for t in outcomes if t not in numbers]
+            targets: Sequence[int] = list(outcomes)
+            if self.unsolvable and rng.random() < self.unsolvable:
+                targets = [t for t in range(1, MAX_RESULT + 1) if t not in outcomes]
+            targets = [t for t in targets if t not in numbers]
             if targets:
                 yield self.problem(numbers, rng.choice(targets), size)
 
     def problem(self, numbers: Sequence[int], target: int, size: Size) -> Problem:
         question = f"make {target} from {' '.join(map(str, numbers))}"
-        gold = outcomes_by_target(tuple(sorted(numbers)))[target][0]
+        gold = outcomes_by_target(tuple(sorted(numbers))).get(target, [NONE])[0]
         return Problem(question, self.name, size, question, gold, {"numbers": list(numbers), "target": target})
 
     def verify(self, problem: Problem, response: str) -> Verdict:
         answer = final_answer(response)
         if answer is None:
             return Verdict("no_answer", None, f"no line '{FINAL_ANSWER} ...'")
+        if problem.gold == NONE:
+            return Verdict("right" if answer == NONE else "wrong", answer, "there is no solution")
         fault = step_fault(answer, problem.data["numbers"], problem.data["target"])
         return Verdict("wrong" if fault else "right", answer, fault or "steps")
 
@@ -78,16 +95,14 @@ class Countdown:
         return "\n".join([*attempts, f"{FINAL_ANSWER} {pick(attempts)}"])
 
     def trace(self, problem: Problem, rng: random.Random, num_paths: int, max_blocks: int) -> str:
-        text = ""
+        text, picked = "", NONE
         for _ in range(max_blocks):
             paths = draw_attempts(problem, rng, num_paths, stop_at_first=False)
             picked = pick(paths)
             text += render_block([restated(path) for path in paths], picked) + "\n"
             if picked != NONE:
-                return f"{text}{FINAL_ANSWER} {picked}"
-        # No block is left: the main chain goes on alone, so that a response always has a way to end.
-        tail = draw_attempts(problem, rng, rng.randint(1, MAX_TAIL), stop_at_first=True)
-        return text + "\n".join([*tail, f"{FINAL_ANSWER} {pick(tail)}"])
+                break
+        return f"{text}{FINAL_ANSWER} {picked}"
 
 
 def content(problem: Problem) -> tuple[int, ...]:
@@ -107,7 +122,7 @@ def draw_attempts(problem: Problem, rng: random.Random, num: int, stop_at_first:
     attempts: list[str] = []
     seen: set[Steps] = set()
     for _ in range(20 * num):
-        solve = rng.random() < SOLUTION_SHARE
+        solve = rng.random() < SOLUTION_SHARE and target in outcomes
         result, steps = (target, rng.choice(outcomes[target])) if solve else rng.choice(everything)
         if steps in seen:
             continue
@@ -207,7 +222,7 @@ def outcomes_by_target(numbers: tuple[int, ...]) -> dict[int, list[Steps]]:
 def success_share(problem: Problem) -> float:
     """The chance that one candidate drawn uniformly from all of them is a solution."""
     numbers = tuple(sorted(problem.data["numbers"]))
-    return len(outcomes_by_target(numbers)[problem.data["target"]]) / len(all_candidates(numbers))
+    return len(outcomes_by_target(numbers).get(problem.data["target"], ())) / len(all_candidates(numbers))
 
 
 def random_null(problems: Sequence[Problem], attempts: float) -> float:

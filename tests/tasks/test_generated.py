@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import parallel_r1
+from parallel_r1.config import DataSource
 from parallel_r1.tasks import TASKS, TraceTask, load_task
 from parallel_r1.tasks.base import draw_distinct
 from parallel_r1.tasks.countdown import (
@@ -49,6 +50,26 @@ def test_held_out_problems_are_many_right_and_apart_from_training(name, size):
 def test_held_out_countdown_problems_differ_in_content(size):
     test = load_task("countdown").problems("test", size, 1000, seed=5)
     assert len({(numbers_of(p), p.data["target"]) for p in test}) == 1000
+
+
+def test_problems_without_a_solution():
+    task = load_task(DataSource(task="countdown", options={"unsolvable": 0.4}))
+    problems = task.problems("train", "easy", 300, seed=0)
+    without = [p for p in problems if p.gold == "none"]
+    assert 80 < len(without) < 160
+    rng = random.Random(0)
+    for problem in without:
+        assert success_share(problem) == 0
+        text = task.trace(problem, rng, 3, 2)
+        assert len(parse_text(text).blocks) == 2 and text.endswith("Final Answer: none")
+        assert task.verify(problem, text).right and task.verify(problem, "Final Answer: 1+1=2").outcome == "wrong"
+        assert " ok" not in task.base_text(problem, rng)
+    assert all(p.gold != "none" for p in load_task("countdown").problems("train", "easy", 300, seed=0))
+    for share in (-0.1, 1.5, "half"):
+        with pytest.raises(ValueError, match="give a share between 0 and 1"):
+            load_task(DataSource(task="countdown", options={"unsolvable": share}))
+    with pytest.raises(ValueError, match="takes only options unsolvable"):
+        load_task(DataSource(task="countdown", options={"unsolvble": 0.1}))
 
 
 @both

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from parallel_r1.tasks import TASKS, load_task, paths
-from parallel_r1.tasks.countdown import MAX_TAIL, Countdown
+from parallel_r1.tasks.countdown import Countdown
 from parallel_r1.trace.tags import linearise, parse_text, render_block
 from parallel_r1.types import Problem
 
@@ -69,9 +69,16 @@ def test_generated_traces_are_consistent(name):
         # The same search without tags is read as the same attempts.
         flat = linearise(text)
         assert paths.candidates(problem, parse_text(flat)) == tried
-        in_blocks = sum(len(b.paths) for b in trace.blocks)
-        assert in_blocks <= len(tried) <= in_blocks + MAX_TAIL
-        assert right >= sum(map(sum, paths.right_paths(problem, trace)))
+        assert len(tried) == sum(len(b.paths) for b in trace.blocks)
+        assert right == sum(map(sum, paths.right_paths(problem, trace)))
+
+
+def test_attempts_after_a_block_count_too():
+    text = (
+        render_block(["8*3=24,24+3=27 no", "8-3=5,5+3=8 no"], "none")
+        + "\n8*3=24,24-3=21 ok\nFinal Answer: 8*3=24,24-3=21"
+    )
+    assert len(paths.candidates(COUNTDOWN, parse_text(text))) == 3
 
 
 def test_attempts_without_a_block_are_lines_with_steps():
