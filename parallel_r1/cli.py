@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from parallel_r1.cli_data import AnswerColumn, QuestionColumn, data_app
+
 if TYPE_CHECKING:
     from parallel_r1.config import Recipe
 
@@ -44,7 +46,6 @@ app = typer.Typer(
     help="Train language models to think in parallel: cold start, reinforcement learning, evaluation.",
 )  # fmt: skip
 check_app = typer.Typer(no_args_is_help=True, help="Checks of the machinery on a model of yours.")
-data_app = typer.Typer(no_args_is_help=True, help="Look at problems and cold-start traces.")
 app.add_typer(check_app, name="check")
 app.add_typer(data_app, name="data")
 
@@ -208,23 +209,40 @@ def check_engine(
         raise typer.Exit(1)
 
 
+@check_app.command("reward")
+def check_reward(
+    recipe: RecipeArgument = "tiny",
+    set_: SetOption = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the payments here too.")] = None,
+) -> None:
+    """Does a recipe's reward pay for form alone? Hostile responses through every phase."""
+    from parallel_r1.commands import show_rewards
+
+    if not show_rewards(_read(recipe, set_, None), json_file):
+        raise typer.Exit(1)
+
+
 @data_app.command("show")
 def data_show(
-    task: Annotated[str, typer.Argument(help="countdown, chain, serial or gsm8k.")],
+    task: Annotated[str, typer.Argument(help="countdown, chain, serial, gsm8k, math, dapo ... or file.")],
     size: Annotated[str, typer.Option(help="easy or hard.")] = "easy",
-    split: Annotated[str, typer.Option(help="train or test.")] = "test",
+    split: Annotated[str | None, typer.Option(help="train or test; default: test where there is one.")] = None,
     num: Annotated[int, typer.Option(min=1)] = 5,
     path: Annotated[str | None, typer.Option(help="File, folder or hub name, for tasks that read data.")] = None,
+    question_column: QuestionColumn = None,
+    answer_column: AnswerColumn = None,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Print problems of a task with their gold answers."""
     from parallel_r1.commands import show_problems
 
-    show_problems({"task": task, "size": size, "split": split, "num": num, "path": path}, seed)
+    columns = {"question": question_column, "answer": answer_column}
+    options = {key: value for key, value in columns.items() if value is not None}
+    show_problems({"task": task, "size": size, "num": num, "path": path, "options": options}, split, seed)
 
 
-@data_app.command("coldstart")
-def data_coldstart(
+@data_app.command("texts")
+def data_texts(
     recipe: RecipeArgument = "tiny",
     stage: StageOption = None,
     num: Annotated[int, typer.Option(min=0, help="Texts to print.")] = 3,

@@ -54,17 +54,22 @@ def evaluate_one(
     return summary
 
 
-def show_problems(settings: Mapping[str, Any], seed: int, console: Console | None = None) -> None:
-    """Print problems of a task with their gold answers.
+def show_problems(settings: Mapping[str, Any], split: str | None, seed: int, console: Console | None = None) -> None:
+    """Print problems of a task with their gold answers; ``split`` None: the one that tests, where there is one.
 
     Raises:
         ValueError: no such task, data or number of problems.
     """
+    from parallel_r1.commands_data import pick_split
     from parallel_r1.tasks import load_task
+    from parallel_r1.tasks.data import DataTask
 
-    source = checked(DataSource, settings, "data show")
+    source = checked(DataSource, {**settings, "split": split or "test"}, "data show")
+    task = load_task(source)
+    if split is None and isinstance(task, DataTask):
+        source = source.model_copy(update={"split": pick_split(task, "test")})
     console = console or Console()
-    for problem in load_task(source).problems(source.split, source.size, source.num, seed):
+    for problem in task.problems(source.split, source.size, source.num, seed):
         console.print(f"{problem.question}\n  gold: {problem.gold}", markup=False, highlight=False, soft_wrap=True)
 
 
@@ -92,3 +97,36 @@ def show_texts(recipe: Recipe, name: str, num: int, console: Console | None = No
     for row in rows[:num]:
         text = loaded.tokenizer.decode(row["input_ids"], skip_special_tokens=False)
         console.print(f"\n{text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def show_rewards(recipe: Recipe, json_file: Path | None = None, console: Console | None = None) -> bool:
+    """Print what hostile responses earn under a recipe, right and wrong, phase by phase; returns whether it passes.
+
+    Raises:
+        ValueError: the recipe has no RL stage.
+    """
+    from rich.table import Table
+
+    from parallel_r1.check.reward import check_reward
+    from parallel_r1.run_dir import write_json
+
+    console = console or Console()
+    result = check_reward(recipe)
+    columns = list(dict.fromkeys((paid["stage"], paid["phase"]) for paid in result["payments"]))
+    table = Table("response", *(f"{stage}\n{phase}" for stage, phase in columns), title="right / wrong answer earns")
+    for response in dict.fromkeys(paid["response"] for paid in result["payments"]):
+        cells = [
+            f"{paid['right']:g} / {paid['wrong']:g}"
+            for column in columns
+            for paid in result["payments"]
+            if (paid["stage"], paid["phase"], paid["response"]) == (*column, response)
+        ]
+        table.add_row(response, *cells)
+    console.print(table)
+    for kind in ("notes", "faults"):
+        for text in result[kind]:
+            console.print(f"{kind.removesuffix('s')}: {text}", markup=False, highlight=False)
+    console.print("passed" if result["passed"] else "failed: form alone is paid")
+    if json_file is not None:
+        write_json(json_file, result)
+    return bool(result["passed"])

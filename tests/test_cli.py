@@ -55,6 +55,14 @@ def test_a_wrong_recipe_fails_fast_without_torch():
     assert time.monotonic() - started < 10
 
 
+def test_check_reward_prints_what_is_paid_and_exits_with_its_verdict(cli, tmp_path):
+    done = cli("check", "reward", "tiny", "--json", str(tmp_path / "paid.json"))
+    assert done.exit_code == 0 and "fifty hollow blocks" in done.output and "passed" in done.output
+    assert json.loads((tmp_path / "paid.json").read_text())["passed"]
+    bad = cli("check", "reward", "tiny", "--set", "stages.rl-easy.reward.bonuses=[{part='diversity', weight=1.0}]")
+    assert bad.exit_code == 2 and "cap is missing" in bad.output
+
+
 def test_dry_run_prints_the_resolved_recipe_and_writes_nothing(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = cli("run", "tiny", "--dry-run", "--seed", "7", "--set", "engine.paths=3")
@@ -108,6 +116,6 @@ def test_data_coldstart_counts_and_shows_texts(cli, tmp_path):
         'name = "r"\nmodel = "tiny-scratch"\n[[stages]]\nkind = "sft"\nname = "s"\nbatch_size = 4\nmicro_batch = 4\n'
         'data = [{ task = "countdown", num = 4 }]\n'
     )
-    done = cli("data", "coldstart", str(path), "--num", "1")
+    done = cli("data", "texts", str(path), "--num", "1")
     assert done.exit_code == 0, done.output
     assert "kept 4" in done.output and done.output.count("<Parallel>") >= 1
