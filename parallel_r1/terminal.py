@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from parallel_r1.config import EngineConfig
-from parallel_r1.engine.base import Engine, Request, TokenEvent, TokenListener
+from parallel_r1.engine.base import Engine, Request, Session, TokenEvent, TokenListener
 from parallel_r1.types import Rollout, Variant
 
 QUIET_SECONDS = 20.0
@@ -102,6 +102,9 @@ class WatchedEngine:
     def load_weights(self, state_dict: dict | None = None) -> None:
         self._engine.load_weights(state_dict)
         self.weight_version = self._engine.weight_version
+
+    def session(self, config: EngineConfig) -> Session:
+        return self._engine.session(config)
 
     def generate(
         self, requests: Sequence[Request], config: EngineConfig, on_token: TokenListener | None = None
