@@ -137,7 +137,7 @@ class Alarms:
             yield (
                 "accuracy",
                 (
-                    f"accuracy {stretches[-1]:.2f} over {FIRST_STEPS} steps, it was {max(stretches):.2f}: look at the last "
-                    "rollouts in the report; try a lower learning_rate, or go back to an earlier checkpoint"
+                    f"accuracy {stretches[-1]:.2f} over {FIRST_STEPS} steps, it was {max(stretches):.2f}: look at the "
+                    "last rollouts in the report; try a lower learning_rate, or go back to an earlier checkpoint"
                 ),
             )
