@@ -16,6 +16,7 @@ ORDER = [
     ["trace"],
     ["answers"],
     ["tasks"],
+    ["audit"],
     ["models"],
     ["engine"],
     ["rewards"],
@@ -27,15 +28,15 @@ ORDER = [
     ["check"],
     ["recipe", "run_dir", "preflight", "provenance"],
     ["terminal", "live"],
-    ["curriculum", "commands"],
-    ["cli"],
+    ["curriculum", "commands", "commands_data"],
+    ["cli", "cli_data"],
     ["__main__"],
 ]
 """A module imports what stands above it, its own package, and its neighbours of the same line."""
 PLACE = {name: place for place, names in enumerate(ORDER) for name in names}
 LIGHT = (
     "types", "config", "recipe", "run_dir", "preflight", "trace.tags", "rewards.parts", "rewards.schedule", "tasks",
-    "engine.branch", "evaluate.metrics", "report", "curriculum", "cli",
+    "audit.report", "engine.branch", "evaluate.metrics", "report", "curriculum", "cli",
 )  # fmt: skip
 
 

@@ -94,10 +94,16 @@ def find_column(rows: Sequence[Row], names: Sequence[str]) -> str | None:
     return next((name for name in names if any(value_at(row, name) not in (None, "") for row in rows[:100])), None)
 
 
+def split_of(path: str | Path) -> Split | None:
+    """The split that a file's name tells, if it names exactly one."""
+    words = Path(path).stem.lower().replace("-", "_").split("_")
+    named: list[Split] = [split for split in ("train", "test") if split in words]
+    return named[0] if len(named) == 1 else None
+
+
 def _refuse_other_split(path: Path, split: Split) -> None:
-    other = "train" if split == "test" else "test"
-    words = path.stem.lower().replace("-", "_").split("_")
-    if other in words and split not in words:
+    other = split_of(path)
+    if other not in (None, split):
         raise ValueError(
             f"data.path = {str(path)!r} holds the {other} split by its name, but data.split = {split!r}; "
             f"give the {split} file or set data.split"
