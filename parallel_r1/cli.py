@@ -209,6 +209,31 @@ def check_engine(
         raise typer.Exit(1)
 
 
+@check_app.command("faithfulness")
+def check_faithfulness(
+    model: Annotated[str, typer.Argument(help="Folder, hub name or 'tiny-parallel'.")] = "tiny-parallel",
+    task: Annotated[str, typer.Option(help="A task whose paths can be judged: countdown or chain.")] = "countdown",
+    size: Annotated[str, typer.Option(help="easy or hard.")] = "easy",
+    num: Annotated[int, typer.Option(min=1, help="Held-out problems, one response each.")] = 200,
+    seed: Annotated[int, typer.Option()] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here too.")] = None,
+) -> None:
+    """Does the answer follow the path that holds it? Corrupts, drops and swaps paths before the summary."""
+    if size not in ("easy", "hard"):
+        raise ValueError(f"--size {size}: use easy or hard")
+    import json
+
+    from parallel_r1.check.faithfulness import check_faithfulness as knock_out_paths
+    from parallel_r1.run_dir import write_json
+
+    result = knock_out_paths(model, task, size, num, seed)  # pyright: ignore[reportArgumentType]
+    if json_file is not None:
+        write_json(json_file, result)
+    typer.echo(json.dumps(result, indent=2))
+    if not result["passed"]:
+        raise typer.Exit(1)
+
+
 @check_app.command("reward")
 def check_reward(
     recipe: RecipeArgument = "tiny",
@@ -222,7 +247,7 @@ def check_reward(
         raise typer.Exit(1)
 
 
-@data_app.command("show")
+
 def data_show(
     task: Annotated[str, typer.Argument(help="countdown, chain, serial, gsm8k, math, dapo ... or file.")],
     size: Annotated[str, typer.Option(help="easy or hard.")] = "easy",

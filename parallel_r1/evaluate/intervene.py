@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import torch
@@ -28,22 +29,30 @@ from parallel_r1.evaluate import metrics
 from parallel_r1.evaluate.modes import mode_engine
 from parallel_r1.models.attention import install_layout_hook
 from parallel_r1.models.load import Loaded
-from parallel_r1.tasks.base import Task
-from parallel_r1.tasks.paths import PATH_CHECKS
+from parallel_r1.tasks.base import Task, final_answer
+from parallel_r1.tasks.paths import PATH_CHECKS, candidate_of
 from parallel_r1.trace.layout import layout
 from parallel_r1.trace.tags import parse_ids, parse_text
 from parallel_r1.trace.tokens import decode_response
-from parallel_r1.types import Problem, Rollout, Variant
+from parallel_r1.types import Block, Problem, Rollout, Variant
+
+EDITS = ("kept", "corrupted", "dropped", "swapped")
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One response up to its first informative ``<Summary>``, as it was and with its right paths overwritten."""
+    """One response up to its first informative ``<Summary>``, in four versions.
+
+    ``kept``: as it was. ``corrupted``: right paths overwritten by wrong ones of the block. ``dropped``: without
+    its right paths. ``swapped``: the first right path and the first wrong one have changed places.
+    """
 
     index: int
     """Place among the rollouts."""
     kept: tuple[int, ...]
     corrupted: tuple[int, ...]
+    dropped: tuple[int, ...]
+    swapped: tuple[int, ...]
 
 
 def corrupt_paths(
@@ -66,28 +75,19 @@ def corrupt_paths(
     Raises:
         ValueError: a task whose paths cannot be judged, or a model without tags.
     """
-    if task.name not in PATH_CHECKS:
-        raise ValueError(f"task = {task.name!r}: its paths cannot be judged; use one of {', '.join(PATH_CHECKS)}")
-    if loaded.tags is None:
-        raise ValueError("corrupt_paths: the tokenizer has no tags, so there are no paths; load a cold-started model")
+    _check(loaded, task)
     forked_config = mode_engine(config, "forked")
     forked = engine.generate(requests, forked_config)
     single = engine.generate(requests, mode_engine(config, "forked", paths=1))
     actual = [_is_right(loaded, task, p, r.response_ids, r.truncated) for p, r in zip(problems, forked, strict=True)]
     one_path = [_is_right(loaded, task, p, r.response_ids, r.truncated) for p, r in zip(problems, single, strict=True)]
-    edits = [
-        edit
-        for i, (problem, rollout) in enumerate(zip(problems, forked, strict=True))
-        if (edit := find_edit(loaded, problem, rollout, i)) is not None
-    ]
-    outcomes: dict[str, list[bool]] = {"kept": list(actual), "corrupted": list(actual)}
-    for which, flags in outcomes.items():
-        rows = [(requests[e.index], getattr(e, which)) for e in edits]
-        for start in range(0, len(rows), batch_size):
-            some = edits[start : start + batch_size]
-            done = continue_responses(loaded, engine.variant, rows[start : start + batch_size], forked_config)
-            for edit, (ids, cut) in zip(some, done, strict=True):
-                flags[edit.index] = _is_right(loaded, task, problems[edit.index], ids, cut)
+    edits = find_edits(loaded, problems, forked)
+    outcomes: dict[str, list[bool]] = {}
+    for which in ("kept", "corrupted"):
+        done = continue_edits(loaded, engine.variant, edits, which, requests, forked_config, batch_size)
+        outcomes[which] = list(actual)
+        for edit, (ids, cut) in zip(edits, done, strict=True):
+            outcomes[which][edit.index] = _is_right(loaded, task, problems[edit.index], ids, cut)
     control, corrupted = outcomes["kept"], outcomes["corrupted"]
     shares = {
         name: metrics.share(flags) or 0.0
@@ -105,6 +105,46 @@ def corrupt_paths(
     }
 
 
+def knock_out(
+    loaded: Loaded,
+    engine: Engine,
+    task: Task,
+    problems: Sequence[Problem],
+    requests: Sequence[Request],
+    config: EngineConfig,
+    batch_size: int = 32,
+) -> dict[str, Any]:
+    """Does the answer follow the path that holds it? Every version of every edit, with the same random numbers.
+
+    Returns:
+        ``num_responses``, ``num_edited``, and per version of `Edit` the share of right answers and the share
+        that is word for word a candidate of its block (``right``, ``from_a_path``).
+
+    Raises:
+        ValueError: as `corrupt_paths`, or no response with both a right and a wrong path.
+    """
+    _check(loaded, task)
+    forked_config = mode_engine(config, "forked")
+    edits = find_edits(loaded, problems, engine.generate(requests, forked_config))
+    if not edits:
+        raise ValueError(f"none of {len(requests)} responses has a block with a right and a wrong path; ask for more")
+    found: dict[str, Any] = {"num_responses": len(requests), "num_edited": len(edits)}
+    for which in EDITS:
+        done = continue_edits(loaded, engine.variant, edits, which, requests, forked_config, batch_size)
+        right = [
+            _is_right(loaded, task, problems[e.index], ids, cut) for e, (ids, cut) in zip(edits, done, strict=True)
+        ]
+        copied = [_answer_is_a_candidate(loaded, problems[edits[0].index].task, ids) for ids, _ in done]
+        found[which] = {"right": metrics.share(right), "from_a_path": metrics.share(copied)}
+    return found
+
+
+def find_edits(loaded: Loaded, problems: Sequence[Problem], rollouts: Sequence[Rollout]) -> list[Edit]:
+    """The edits of all responses that have one."""
+    pairs = enumerate(zip(problems, rollouts, strict=True))
+    return [edit for i, (p, r) in pairs if (edit := find_edit(loaded, p, r, i)) is not None]
+
+
 def find_edit(loaded: Loaded, problem: Problem, rollout: Rollout, index: int) -> Edit | None:
     """The edit of a response; None where no block holds both a right and a wrong path before a summary."""
     assert loaded.tags is not None
@@ -116,15 +156,43 @@ def find_edit(loaded: Loaded, problem: Problem, rollout: Rollout, index: int) ->
         wrong = [content for content, is_right in zip(inner, right, strict=True) if not is_right and content]
         if not any(right) or not wrong or block.summary_start is None:
             continue
-        corrupted = list(ids[: block.paths[0].inner_start])
-        replaced = 0
-        for path, (span, is_right) in enumerate(zip(block.paths, right, strict=True)):
-            corrupted += wrong[replaced % len(wrong)] if is_right else inner[path]
-            replaced += is_right
-            after = block.paths[path + 1].inner_start if path + 1 < len(block.paths) else block.summary_start + 1
-            corrupted += ids[span.inner_end : after]
-        return Edit(index, tuple(ids[: block.summary_start + 1]), tuple(corrupted))
+        spare = cycle(wrong)
+        first, other = right.index(True), inner.index(wrong[0])
+        swapped = list(inner)
+        swapped[first], swapped[other] = inner[other], inner[first]
+
+        def version(contents: Sequence[tuple[int, ...]], block: Block = block) -> tuple[int, ...]:
+            opener, closer = ids[block.paths[0].start], ids[block.paths[0].end - 1]
+            written = [token for content in contents for token in (opener, *content, closer)]
+            assert block.summary_start is not None
+            return (*ids[: block.paths[0].start], *written, *ids[block.paths[-1].end : block.summary_start + 1])
+
+        return Edit(
+            index,
+            kept=tuple(ids[: block.summary_start + 1]),
+            corrupted=version([next(spare) if r else content for r, content in zip(right, inner, strict=True)]),
+            dropped=version(wrong),
+            swapped=version(swapped),
+        )
     return None
+
+
+def continue_edits(
+    loaded: Loaded,
+    variant: Variant,
+    edits: Sequence[Edit],
+    which: str,
+    requests: Sequence[Request],
+    config: EngineConfig,
+    batch_size: int,
+) -> list[tuple[tuple[int, ...], bool]]:
+    """`continue_responses` over one version of all edits, ``batch_size`` at a time."""
+    rows = [(requests[edit.index], getattr(edit, which)) for edit in edits]
+    return [
+        done
+        for start in range(0, len(rows), batch_size)
+        for done in continue_responses(loaded, variant, rows[start : start + batch_size], config)
+    ]
 
 
 @torch.no_grad()
@@ -180,6 +248,21 @@ def _left_padded(
         ids[b, width - len(row) :] = torch.tensor(row, device=device)
         mask[b, width - len(row) :] = 1
     return ids, mask
+
+
+def _check(loaded: Loaded, task: Task) -> None:
+    if task.name not in PATH_CHECKS:
+        raise ValueError(f"task = {task.name!r}: its paths cannot be judged; use one of {', '.join(PATH_CHECKS)}")
+    if loaded.tags is None:
+        raise ValueError("the tokenizer has no tags, so there are no paths to edit; load a cold-started model")
+
+
+def _answer_is_a_candidate(loaded: Loaded, task: str, ids: Sequence[int]) -> bool:
+    """Whether the answer stands in a path of the response as that path's candidate."""
+    trace = parse_text(decode_response(loaded.tokenizer, ids))
+    answer = final_answer(str(trace.answer_region))
+    paths = [str(path.content) for block in trace.blocks for path in block.paths]
+    return answer in {candidate_of(task, path) for path in paths}
 
 
 def _is_right(loaded: Loaded, task: Task, problem: Problem, ids: Sequence[int], truncated: bool) -> bool:

@@ -45,6 +45,11 @@ PATH_CHECKS: dict[str, PathCheck] = {"countdown": _countdown_path, "chain": _cha
 """Task -> does this path state a right candidate?"""
 
 
+def candidate_of(task: str, path: str) -> str:
+    """What a path proposes as the answer, in the form in which an answer states it."""
+    return result_of(path) if task == "chain" else read_path(path)[0].removesuffix(" no")
+
+
 def right_paths(problem: Problem, trace: Trace) -> list[list[bool]] | None:
     """Per block and path of a text trace, whether the path is right; None for tasks without a check."""
     check = PATH_CHECKS.get(problem.task)

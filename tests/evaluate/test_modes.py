@@ -7,10 +7,10 @@ from parallel_r1.config import EngineConfig
 from parallel_r1.engine.base import Request
 from parallel_r1.engine.tree import TreeEngine
 from parallel_r1.evaluate import intervene, modes
-from parallel_r1.evaluate.intervene import continue_responses, corrupt_paths, find_edit
+from parallel_r1.evaluate.intervene import continue_responses, corrupt_paths, find_edit, knock_out
 from parallel_r1.models.attention import install_layout_hook
 from parallel_r1.tasks.countdown import Countdown
-from parallel_r1.trace.tags import parse_ids
+from parallel_r1.trace.tags import parse_ids, parse_text
 from parallel_r1.trace.tokens import decode_response, encode_prompt, encode_trace
 
 SMALL = EngineConfig(paths=2, max_blocks=2, max_response_tokens=60, path_budget=8, answer_reserve=12)
@@ -64,6 +64,12 @@ def test_the_edit_overwrites_right_paths_only(loaded, solver):
     kept, corrupted = (decode_response(loaded.tokenizer, ids) for ids in (edit.kept, edit.corrupted))
     assert kept == TEXT[: TEXT.index("<Summary>") + len("<Summary>")]
     assert corrupted == kept.replace(RIGHT, WRONG)
+    dropped, swapped = (decode_response(loaded.tokenizer, ids) for ids in (edit.dropped, edit.swapped))
+    assert dropped == kept.replace(f"<Path>{RIGHT}</Path>", "")
+    paths = [str(path.content) for path in parse_text(kept).blocks[0].paths]
+    moved = [str(path.content) for path in parse_text(swapped).blocks[0].paths]
+    first, other = paths.index(RIGHT), next(i for i, path in enumerate(paths) if path != RIGHT)
+    assert (moved[first], moved[other]) == (paths[other], paths[first]) and sorted(moved) == sorted(paths)
 
 
 @pytest.mark.parametrize("text", ["Final Answer: 1", TEXT.replace(RIGHT, WRONG), TEXT.split("</Parallel>")[0]])
@@ -97,17 +103,19 @@ def test_continuing_is_plain_decoding_under_the_layout(loaded, solver, variant):
         assert parse_ids(ids, tags, cut).blocks[0].start == 0
 
 
-def test_a_model_that_reads_its_paths_loses_what_they_gave(loaded, solver, monkeypatch):
-    """The continuation copies the first path marked ok; with one path the engine finds nothing."""
+def copies(loaded, variant, rows, config):
+    """A model that answers with the path marked ok, and with none where there is no such path."""
+    done = []
+    for _, prefix in rows:
+        text = decode_response(loaded.tokenizer, prefix)
+        found = RIGHT.removesuffix(" ok") if RIGHT in text else "none"
+        text += f"{found}</Summary>\nFinal Answer: {found}"
+        done.append(((*encode_trace(loaded.tokenizer, text, loaded.tags), *loaded.stop_ids), False))
+    return done
 
-    def copies(loaded, variant, rows, config):
-        done = []
-        for _, prefix in rows:
-            text = decode_response(loaded.tokenizer, prefix)
-            found = RIGHT.removesuffix(" ok") if RIGHT in text else "none"
-            text += f"{found}</Summary>\nFinal Answer: {found}"
-            done.append(((*encode_trace(loaded.tokenizer, text, loaded.tags), *loaded.stop_ids), False))
-        return done
+
+def test_a_model_that_reads_its_paths_loses_what_they_gave(loaded, solver, monkeypatch):
+    """With one path the engine finds nothing."""
 
     class Engine(type(scripted(loaded, solver))):
         def generate(self, requests, config, on_token=None):
@@ -122,6 +130,27 @@ def test_a_model_that_reads_its_paths_loses_what_they_gave(loaded, solver, monke
     assert (found["one_path"], found["control"], found["corrupted"]) == (0.0, 1.0, 0.0)
     assert (found["gain"], found["removed"], found["num_edited"]) == (1.0, 1.0, 5)
     assert (found["edited_control"], found["edited_corrupted"]) == (1.0, 0.0)
+
+
+def test_knock_out_tells_reading_from_making_up(loaded, solver, monkeypatch):
+    asked = [problem_request(loaded, i) for i in range(4)]
+
+    def run(continuation):
+        monkeypatch.setattr(intervene, "continue_responses", continuation)
+        return knock_out(loaded, scripted(loaded, solver), Countdown(), [PROBLEM] * 4, asked, EngineConfig())
+
+    def invents(loaded, variant, rows, config):
+        ids = (*encode_trace(loaded.tokenizer, TEXT, loaded.tags), *loaded.stop_ids)
+        return [(ids, False)] * len(rows)
+
+    reads, knows = run(copies), run(invents)
+    assert [reads[which]["right"] for which in intervene.EDITS] == [1.0, 0.0, 0.0, 1.0]
+    assert [reads[which]["from_a_path"] for which in intervene.EDITS] == [1.0, 0.0, 0.0, 1.0]
+    assert [knows[which]["right"] for which in intervene.EDITS] == [1.0] * 4
+    with pytest.raises(ValueError, match="none of 4 responses"):
+        knock_out(
+            loaded, scripted(loaded, solver, "Final Answer: 1"), Countdown(), [PROBLEM] * 4, asked, EngineConfig()
+        )
 
 
 def test_the_intervention_runs_end_to_end_and_repeats(loaded):
