@@ -7,12 +7,13 @@ section 3: the release never does). What is dropped is counted by reason.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass, field
 
 from parallel_r1.tasks.base import Task
 from parallel_r1.trace.tags import parse_text
-from parallel_r1.types import Problem
+from parallel_r1.types import Problem, Trace
 
 
 @dataclass(slots=True)
@@ -54,3 +55,18 @@ def fault_of(text: str, problem: Problem, task: Task, needs_block: bool, min_pat
         return "single_path"
     verdict = task.verify(problem, str(trace.answer_region))
     return "" if verdict.right else verdict.outcome
+
+
+def most_alike(trace: Trace) -> float:
+    """How alike the two most similar paths of any block are: shared pairs of words over all (0 different, 1 equal)."""
+    pairs = (
+        (_word_pairs(str(one.content)), _word_pairs(str(other.content)))
+        for block in trace.blocks
+        for one, other in itertools.combinations(block.paths, 2)
+    )
+    return max((len(one & other) / len(one | other) for one, other in pairs if one | other), default=0.0)
+
+
+def _word_pairs(path: str) -> set[tuple[str, ...]]:
+    found = path.lower().split()
+    return set(itertools.pairwise(found)) or {tuple(found)}

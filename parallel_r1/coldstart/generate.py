@@ -16,7 +16,7 @@ from parallel_r1.coldstart.check import Counts, fault_of
 from parallel_r1.config import DataSource, PromptConfig, SFTStage
 from parallel_r1.tasks import load_task
 from parallel_r1.tasks.base import Task, TraceTask
-from parallel_r1.trace.tags import TagIds, canonical, linearise
+from parallel_r1.trace.tags import TagIds, canonical, linearise, with_counts
 from parallel_r1.trace.tokens import encode_prompt, encode_trace
 from parallel_r1.types import Problem
 
@@ -116,9 +116,16 @@ def _write(stage: SFTStage, task: Task, problem: Problem, rng: random.Random, co
         text = canonical(task.trace(problem, rng, num_paths, stage.max_blocks))
         fault = fault_of(text, problem, task, needs_block=False, min_paths=num_paths)
         if not fault:
-            return linearise(text) if stage.format == "linear" else text
+            return _formed(stage, text)
         counts.dropped[fault] += 1
     return None
+
+
+def _formed(stage: SFTStage, text: str) -> str:
+    """A sound trace in the stage's form."""
+    if stage.format == "linear":
+        return linearise(text)
+    return with_counts(text) if stage.counted else text
 
 
 def _real_trace(stage: SFTStage, task: Task, problem: Problem, counts: Counts) -> str | None:
@@ -132,4 +139,4 @@ def _real_trace(stage: SFTStage, task: Task, problem: Problem, counts: Counts) -
     if fault:
         counts.dropped[fault] += 1
         return None
-    return linearise(text) if stage.format == "linear" else text
+    return _formed(stage, text)
