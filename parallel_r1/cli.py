@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from parallel_r1.cli_data import AnswerColumn, QuestionColumn, data_app
+from parallel_r1 import cli_serve
+from parallel_r1.cli_data import data_app
 
 if TYPE_CHECKING:
     from parallel_r1.config import Recipe
@@ -188,6 +189,10 @@ def generate(
     answer(model, question, {k: v for k, v in changes.items() if v is not None}, prompt, variant, seed)
 
 
+app.command()(cli_serve.serve)
+app.command()(cli_serve.chat)
+
+
 @check_app.command("engine")
 def check_engine(
     model: Annotated[str, typer.Argument(help="Folder, hub name, .gguf file, 'tiny' or 'tiny-parallel'.")] = "tiny",
@@ -245,25 +250,6 @@ def check_reward(
 
     if not show_rewards(_read(recipe, set_, None), json_file):
         raise typer.Exit(1)
-
-
-
-def data_show(
-    task: Annotated[str, typer.Argument(help="countdown, chain, serial, gsm8k, math, dapo ... or file.")],
-    size: Annotated[str, typer.Option(help="easy or hard.")] = "easy",
-    split: Annotated[str | None, typer.Option(help="train or test; default: test where there is one.")] = None,
-    num: Annotated[int, typer.Option(min=1)] = 5,
-    path: Annotated[str | None, typer.Option(help="File, folder or hub name, for tasks that read data.")] = None,
-    question_column: QuestionColumn = None,
-    answer_column: AnswerColumn = None,
-    seed: Annotated[int, typer.Option()] = 0,
-) -> None:
-    """Print problems of a task with their gold answers."""
-    from parallel_r1.commands import show_problems
-
-    columns = {"question": question_column, "answer": answer_column}
-    options = {key: value for key, value in columns.items() if value is not None}
-    show_problems({"task": task, "size": size, "num": num, "path": path, "options": options}, split, seed)
 
 
 @data_app.command("texts")

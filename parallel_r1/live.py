@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -19,48 +19,52 @@ from rich.text import Text
 from parallel_r1.config import EngineConfig, PromptConfig
 from parallel_r1.engine.base import Request, TokenEvent
 from parallel_r1.recipe import checked
+from parallel_r1.types import Region
 
 if TYPE_CHECKING:
     from parallel_r1.models.load import Loaded
     from parallel_r1.types import Rollout
 
 REFRESH_SECONDS = 0.05
-Decode = Callable[[Sequence[int]], str]
+Item = TypeVar("Item", int, str)
 
 
 @dataclass
-class Part:
-    """A stretch of the main chain, or a block with its paths and its summary; ids as they come."""
+class Part(Generic[Item]):
+    """A stretch of the main chain, or a block with its paths and its summary; ids or texts as they come."""
 
     is_block: bool
-    main: list[int] = field(default_factory=list)
-    paths: dict[int, list[int]] = field(default_factory=dict)
-    summary: list[int] = field(default_factory=list)
+    main: list[Item] = field(default_factory=list)
+    paths: dict[int, list[Item]] = field(default_factory=dict)
+    summary: list[Item] = field(default_factory=list)
 
 
-class Transcript:
-    """Sorts the tokens of one response into parts."""
+class Transcript(Generic[Item]):
+    """Sorts a response into parts: token ids, or bits of text."""
 
-    def __init__(self, hidden: frozenset[int]) -> None:
-        self.parts: list[Part] = []
+    def __init__(self, hidden: frozenset[int] = frozenset()) -> None:
+        self.parts: list[Part[Item]] = []
         self._hidden = hidden
 
-    def add(self, event: TokenEvent) -> None:
+    def add(self: Transcript[int], event: TokenEvent) -> None:
         """Take the next token, wherever it stands. Tags and ends of text are structure, not text."""
-        region = event.region
+        self.put(event.region, None if event.token_id in self._hidden else event.token_id)
+
+    def put(self, region: Region, item: Item | None) -> None:
+        """Take what comes next; None stands for structure without text."""
         if not self.parts or self.parts[-1].is_block != (region.kind != "main"):
             self.parts.append(Part(is_block=region.kind != "main"))
         part = self.parts[-1]
-        if event.token_id in self._hidden or region.kind == "block":
+        if item is None or region.kind == "block":
             if region.kind == "path":
                 part.paths.setdefault(region.path, [])
             return
         if region.kind == "path":
-            part.paths.setdefault(region.path, []).append(event.token_id)
+            part.paths.setdefault(region.path, []).append(item)
         else:
-            (part.summary if region.kind == "summary" else part.main).append(event.token_id)
+            (part.summary if region.kind == "summary" else part.main).append(item)
 
-    def panels(self, decode: Decode) -> RenderableType:
+    def panels(self, decode: Callable[[Sequence[Item]], str]) -> RenderableType:
         """The response as panels: paths side by side."""
         shown: list[RenderableType] = []
         for part in self.parts:
@@ -81,7 +85,7 @@ class Transcript:
                 shown.append(Panel(Text(decode(part.summary).strip()), title="summary", border_style="green"))
         return Group(*shown)
 
-    def lines(self, decode: Decode) -> list[str]:
+    def lines(self, decode: Callable[[Sequence[Item]], str]) -> list[str]:
         """The same as plain lines."""
         found: list[str] = []
         for part in self.parts:
@@ -158,7 +162,7 @@ def _decode(
     request = Request("question", tuple(ids), (seed, 0, 0, 0))
     engine = TreeEngine(loaded.model, loaded.tokenizer, loaded.tags, loaded.stop_ids, variant)
     tags = loaded.tags.all if loaded.tags else frozenset()
-    transcript = Transcript(tags | frozenset(loaded.stop_ids))
+    transcript: Transcript[int] = Transcript(tags | frozenset(loaded.stop_ids))
 
     def decode(some: Sequence[int]) -> str:
         return str(loaded.tokenizer.decode(list(some), skip_special_tokens=False))

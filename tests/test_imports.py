@@ -28,8 +28,9 @@ ORDER = [
     ["check"],
     ["recipe", "run_dir", "preflight", "provenance"],
     ["terminal", "live"],
+    ["serve"],
     ["curriculum", "commands", "commands_data"],
-    ["cli", "cli_data"],
+    ["cli", "cli_data", "cli_serve"],
     ["__main__"],
 ]
 """A module imports what stands above it, its own package, and its neighbours of the same line."""
