@@ -1,4 +1,4 @@
-"""The ``data`` commands that read and write data sets; those that print a recipe's texts stand in `cli`."""
+"""The ``data`` commands that read and write data sets; the one that prints a recipe's texts stands in `cli`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,25 @@ data_app = typer.Typer(no_args_is_help=True, help="Problems and cold-start trace
 SOURCE_HELP = "A task (its hub data), TASK=PATH, or a file of your own."
 QuestionColumn = Annotated[str | None, typer.Option("--question-column", help="Column of the question; nested: a.b.0.")]
 AnswerColumn = Annotated[str | None, typer.Option("--answer-column", help="Column of the answer.")]
+
+
+@data_app.command("show")
+def data_show(
+    task: Annotated[str, typer.Argument(help="countdown, chain, serial, gsm8k, math, dapo ... or file.")],
+    size: Annotated[str, typer.Option(help="easy or hard.")] = "easy",
+    split: Annotated[str | None, typer.Option(help="train or test; default: test where there is one.")] = None,
+    num: Annotated[int, typer.Option(min=1)] = 5,
+    path: Annotated[str | None, typer.Option(help="File, folder or hub name, for tasks that read data.")] = None,
+    question_column: QuestionColumn = None,
+    answer_column: AnswerColumn = None,
+    seed: Annotated[int, typer.Option()] = 0,
+) -> None:
+    """Print problems of a task with their gold answers."""
+    from parallel_r1.commands import show_problems
+
+    columns = {"question": question_column, "answer": answer_column}
+    options = {key: value for key, value in columns.items() if value is not None}
+    show_problems({"task": task, "size": size, "num": num, "path": path, "options": options}, split, seed)
 
 
 @data_app.command("audit")
