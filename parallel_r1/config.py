@@ -238,6 +238,8 @@ class EvalSet(DataSource):
 
     split: Split = "test"
     num: PositiveInt = 500
+    samples: PositiveInt | None = None
+    """Samples per problem of this set alone; pass@k is left out where k is larger."""
 
 
 class EvalConfig(Strict):
@@ -258,6 +260,10 @@ class EvalConfig(Strict):
             if k > self.samples:
                 raise ValueError(f"evaluate.pass_k = {k} needs samples >= {k}; samples = {self.samples}")
         return self
+
+    def samples_of(self, where: EvalSet) -> int:
+        """Samples per problem of one set."""
+        return where.samples or self.samples
 
 
 class Recipe(Strict):

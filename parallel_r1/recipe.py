@@ -2,6 +2,12 @@
 
 What a recipe may say is in `parallel_r1.config`. A recipe is found by path or, when there is no such
 file, among those that come with the package: ``tiny``, ``tiny.toml`` and ``recipes/tiny.toml`` are one.
+
+A recipe may say only how it differs from another (``extends = "other"``), and a shipped one exists at other
+scales: ``NAME-tiny`` is the recipe NAME with the changes of ``scales/tiny.toml`` on top. Both lay one
+tree of tables over another: tables are merged key by key, other values replaced. Stages are matched by
+name: a list of stages says which there are and in which order, a table ``[stages.NAME]`` only changes those
+there are.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ from parallel_r1.tasks.prompts import TEMPLATES
 
 Section = TypeVar("Section", bound=BaseModel)
 _PACKAGE = Path(__file__).parent
+SCALES = "scales"
 _VAR = re.compile(r"\$\{(\w+)\}")
 
 
@@ -38,22 +45,71 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     Raises:
         RecipeError: the file is missing, is no TOML, or a key or value is wrong.
     """
+    raw = _read_whole(path)
+    for override in overrides:
+        _apply_override(raw, override)
+    return parse_recipe(_fill_vars(raw, str(path)), str(path))
+
+
+def _read_whole(path: str | Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The tables of a recipe with those that it extends under it, and its scale on top."""
     found = find_recipe(path)
+    if not found.is_file():
+        base, dash, scale = found.name.removesuffix(".toml").rpartition("-")
+        overlay = recipes_folder() / SCALES / f"{scale}.toml"
+        if dash and overlay.is_file() and find_recipe(base).is_file():
+            raw = lay_over(_read_whole(base, seen), _read_file(overlay, path), str(path))
+            return {**raw, "name": f"{base}-{scale}"}
+    raw = _read_file(found, path)
+    other = raw.pop("extends", None)
+    if other is None:
+        return raw
+    if found.resolve() in seen:
+        raise RecipeError(f"recipe {path}: extends = {other!r} leads back to itself")
+    beside = found.parent / f"{str(other).removesuffix('.toml')}.toml"
+    return lay_over(_read_whole(beside if beside.is_file() else str(other), (*seen, found.resolve())), raw, str(path))
+
+
+def _read_file(found: Path, asked: str | Path) -> dict[str, Any]:
     try:
         text = found.read_text(encoding="utf-8")
         raw = json.loads(text) if found.suffix == ".json" else tomllib.loads(text)
     except OSError as error:
         known = ", ".join(sorted(shipped.stem for shipped in recipes_folder().glob("*.toml")))
         raise RecipeError(
-            f"recipe {path}: cannot be read ({error.strerror}); give the path of a .toml file, or one of {known}"
+            f"recipe {asked}: cannot be read ({error.strerror}); give the path of a .toml file, or one of {known}"
         ) from error
     except ValueError as error:
-        raise RecipeError(f"recipe {path}: not valid {found.suffix[1:].upper() or 'TOML'} ({error})") from error
+        raise RecipeError(f"recipe {asked}: not valid {found.suffix[1:].upper() or 'TOML'} ({error})") from error
     if not isinstance(raw, dict):
-        raise RecipeError(f"recipe {path}: holds no table of keys")
-    for override in overrides:
-        _apply_override(raw, override)
-    return parse_recipe(_fill_vars(raw, str(path)), str(path))
+        raise RecipeError(f"recipe {asked}: holds no table of keys")
+    return raw
+
+
+def lay_over(under: Mapping[str, Any], over: Mapping[str, Any], where: str = "recipe") -> dict[str, Any]:
+    """One tree of tables over another, see the top of this file; neither is changed.
+
+    Raises:
+        RecipeError: ``over`` gives something other than tables of stages.
+    """
+    merged = _merge({k: v for k, v in under.items() if k != "stages"}, {k: v for k, v in over.items() if k != "stages"})
+    stages = {stage.get("name"): stage for stage in under.get("stages", [])}
+    changes = over.get("stages", {})
+    if isinstance(changes, dict):
+        merged["stages"] = [_merge(stage, changes.get(name, {})) for name, stage in stages.items()]
+    elif isinstance(changes, list) and all(isinstance(stage, dict) for stage in changes):
+        merged["stages"] = [_merge(stages.get(stage.get("name"), {}), stage) for stage in changes]
+    else:
+        raise RecipeError(f"{where}: stages = {changes!r}: write [[stages]] or [stages.NAME] tables")
+    return merged
+
+
+def _merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    both = {
+        key: _merge(under[key], value) if isinstance(value, dict) and isinstance(under.get(key), dict) else value
+        for key, value in over.items()
+    }
+    return {**under, **both}
 
 
 def find_recipe(path: str | Path) -> Path:

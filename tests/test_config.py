@@ -127,6 +127,32 @@ def test_all_faults_are_told_at_once(load):
         load("engine.pahts=2", "zzz=1")
 
 
+def test_a_recipe_says_how_it_differs_from_another(recipe_file, tmp_path):
+    other = tmp_path / "other.toml"
+    other.write_text(
+        'extends = "' + recipe_file.stem + '"\nname = "other"\nvariant = "causal"\nengine.paths = 3\n'
+        '[[stages]]\nname = "rl-easy"\nsteps = 7\nreward = { schedule = "alternating" }\n'
+    )
+    base, found = load_recipe(recipe_file), load_recipe(other)
+    assert (found.name, found.variant, found.engine.paths) == ("other", "causal", 3)
+    assert found.engine == base.engine.model_copy(update={"paths": 3})
+    (stage,) = found.stages
+    assert (stage.steps, stage.reward.schedule) == (7, "alternating")
+    assert stage.data == base.stages[1].data
+    again = tmp_path / "again.toml"
+    again.write_text('extends = "other"\nname = "again"\n[stages.rl-easy]\nsteps = 9\n[stages.nowhere]\nsteps = 1\n')
+    assert [stage.steps for stage in load_recipe(again).stages] == [9]
+    other.write_text('extends = "again"\n')
+    with pytest.raises(RecipeError, match="leads back to itself"):
+        load_recipe(again)
+    again.write_text('extends = "tiny"\nstages = 3\n')
+    with pytest.raises(RecipeError, match=r"write \[\[stages\]\]"):
+        load_recipe(again)
+    again.write_text('extends = "nowhere"\n')
+    with pytest.raises(RecipeError, match="recipe nowhere: cannot be read"):
+        load_recipe(again)
+
+
 def test_variables_are_filled_in(recipe_file):
     recipe_file.write_text(RECIPE.replace('task = "countdown", num = 5', 'task = "gsm8k", num = 5, path = "${data}/x"')
                            + '\n[vars]\ndata = "here"\n')  # fmt: skip

@@ -101,10 +101,11 @@ def evaluate_model(
         task = load_task(where)
         problems = task.problems(where.split, where.size, where.num, seed)
         parts: dict[DecodeMode, Part] = {}
+        samples = eval_config.samples_of(where)
         for mode in eval_modes(eval_config.modes, variant, loaded.tags is not None):
             config = mode_engine(engine_config, mode)
-            decoder = _Decoder(loaded, engine, task, where, template, config, eval_config.samples, seed, stage, step)
-            key = _fingerprint(weights, template, variant, config, where, eval_config.samples, seed, step)
+            decoder = _Decoder(loaded, engine, task, where, template, config, samples, seed, stage, step)
+            key = _fingerprint(weights, template, variant, config, where, samples, seed, step)
             path = folder / "parts" / f"{_file_name(stage, where, mode)}.jsonl" if folder else None
             part = read_part(path, key, mode) if path else None
             if part is None:

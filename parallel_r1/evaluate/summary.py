@@ -35,10 +35,12 @@ def result_row(
     """
     by_id = {problem.id: problem for problem in problems}
     main: DecodeMode = "forked" if "forked" in parts else next(iter(parts))
-    figures = {mode: mode_figures(part.rollouts, by_id, config.pass_k, seed) for mode, part in parts.items()}
+    samples = config.samples_of(where)
+    pass_k = [k for k in config.pass_k if k <= samples]
+    figures = {mode: mode_figures(part.rollouts, by_id, pass_k, seed) for mode, part in parts.items()}
     row: dict[str, Any] = {
         "stage": stage, "task": where.task, "split": where.split, "size": where.size, "mode": main,
-        "num_problems": figures[main]["num_problems"], "samples_per_problem": config.samples,
+        "num_problems": figures[main]["num_problems"], "samples_per_problem": samples,
         **{k: v for k, v in figures[main].items() if k != "num_problems"},
         "sequential_mean": None, "sequential_ci": None, "sequential_tokens": None,
         "difference": None, "difference_ci": None, "sequential_capped": None, "majority": None,

@@ -40,6 +40,13 @@ def test_rows_say_what_the_summary_promises(loaded, solver):
     assert json.loads(json.dumps(result.rows)) == result.rows
 
 
+def test_a_set_may_have_samples_of_its_own(loaded, solver):
+    config = EvalConfig(sets=[SETS[0], SETS[1].model_copy(update={"samples": 1})], samples=3, pass_k=[1, 3])
+    easy, hard = evaluate(loaded, solver(), config=config).rows
+    assert (easy["samples_per_problem"], set(easy["pass_at_k"])) == (3, {"1", "3"})
+    assert (hard["samples_per_problem"], set(hard["pass_at_k"])) == (1, {"1"})
+
+
 def test_all_modes_get_the_same_prompts_and_seeds(loaded, solver):
     engine = solver()
     evaluate(loaded, engine)
