@@ -46,12 +46,14 @@ class Form:
 
 _CLOSER = {"(": ")", "[": "]"}
 _NAME = re.compile(
-    r"([A-Za-z](?:_\{?\w{1,3}\}?|')?|[A-Z]{2,3}|\\[a-z]{2,7}|[A-Za-z]\([a-z]\))(?:=|\s?\\in (?=[\[({\\]))"
+    r"([A-Za-z](?:_\{?\w{1,3}\}?|')?|[A-Z]{2,3}|\\[a-z]{2,7}|[A-Za-z]\([a-z]\))(?:=|\s?\\in\s?(?=[\[({\\]))"
 )
 _VARIABLE = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 _MATRIX = re.compile(r"\\begin\{([bpBvV]?matrix|array)\}(?:\{[lcr|]+\})?(.*)\\end\{\1\}", re.DOTALL)
 _RELATION = re.compile(r"(<|>|\\le(?![a-z])|\\ge(?![a-z]))")
 _WORDS = re.compile(r"[A-Za-z]{2,}[A-Za-z ,.'-]*|[A-Za-z]")
+_PRODUCT = re.compile(r"[a-cu-z]{2,3}")
+"""Letters that are names of numbers: ``xy`` is a product, ``no`` is a word."""
 _BASED = re.compile(r"(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?)\s?_\s?\{?(\d{1,2})\}?")
 _PLACES = re.compile(r"-?\d*\.(\d+)")
 MAX_DEPTH = 40
@@ -245,7 +247,7 @@ def _same_value(gold: str, answer: str, asked: Asked, judge: Judge) -> bool:
     left, right = number(gold, asked.percent), number(answer, asked.percent)
     if left is not None and right is not None:
         return left == right or (asked.approximate and _rounds_to(gold, answer, judge))
-    if (_WORDS.fullmatch(gold) and _WORDS.fullmatch(answer)) or ":" in gold + answer:
+    if all(_WORDS.fullmatch(text) and not _PRODUCT.fullmatch(text) for text in (gold, answer)) or ":" in gold + answer:
         return False
     if asked.approximate and (_PLACES.fullmatch(gold) or _PLACES.fullmatch(answer)):
         return _rounds_to(gold, answer, judge)
@@ -253,9 +255,12 @@ def _same_value(gold: str, answer: str, asked: Asked, judge: Judge) -> bool:
 
 
 def _rounds_to(gold: str, answer: str, judge: Judge) -> bool:
-    r"""Whether one is a decimal of at least two places that the other rounds to: ``\sqrt2`` and ``1.41``."""
-    for short, full in ((gold, answer), (answer, gold)):
-        places, more = _PLACES.fullmatch(short), _PLACES.fullmatch(full)
-        if places and len(places[1]) >= 2 and not (more and len(more[1]) <= len(places[1])):
-            return judge("rounding", short, full)
-    return False
+    r"""Whether the answer rounds to a decimal gold, or a decimal answer is what the gold rounds to.
+
+    At least two places, and never fewer than the gold has: ``3.14`` is not ``3.142``.
+    """
+    short, full = (gold, answer) if _PLACES.fullmatch(gold) else (answer, gold)
+    places, more = _PLACES.fullmatch(short), _PLACES.fullmatch(full)
+    if places is None or len(places[1]) < 2 or (more and len(more[1]) <= len(places[1])):
+        return False
+    return judge("rounding", short, full)

@@ -15,6 +15,7 @@ POSIX. Verdicts are remembered, since samples of one problem repeat each other.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import queue
@@ -36,8 +37,8 @@ WORKERS = 2
 REMEMBERED = 4096
 RECENT = 64
 """Answers that `Grader.patience` looks back on."""
-START_SECONDS = 120
-"""Time on the clock for a worker to load its libraries or to lose a child."""
+CLOCK_SECONDS = 300
+"""Time on the clock for a reply, with the loading of sympy (about 3 s of CPU time) before the first one."""
 
 Decision = tuple[Outcome, str]
 """(outcome, how)"""
@@ -48,6 +49,7 @@ class Grader:
 
     def __init__(self, workers: int = WORKERS, seconds: float = SECONDS, memory_mb: int = MEMORY_MB) -> None:
         self.workers, self.seconds, self.memory_mb = workers, seconds, memory_mb
+        self._owner = os.getpid()
         self._idle: queue.LifoQueue[_Worker | None] = queue.LifoQueue()
         for _ in range(workers):
             self._idle.put(None)
@@ -65,14 +67,9 @@ class Grader:
             seconds = self.patience
         worker = self._idle.get()
         try:
-            worker = worker or _Worker(self.memory_mb)
-            decision = worker.ask(gold, answer, asked, seconds)
-            if not worker.alive:
-                worker = None
-        except OSError as error:
-            worker, decision = None, _failed(f"the grader's worker failed: {error}")
+            worker, decision = self._ask(worker, gold, answer, asked, seconds)
         finally:
-            self._idle.put(worker)
+            self._idle.put(worker if worker and worker.alive else None)
         with self._lock:
             self._recent.append(decision[0] == "timeout")
             if decision[0] != "error" and not (decision[0] == "timeout" and seconds < self.seconds):
@@ -80,6 +77,24 @@ class Grader:
             while len(self._known) > REMEMBERED:
                 self._known.popitem(last=False)
         return decision
+
+    def _ask(
+        self, worker: _Worker | None, gold: str, answer: str, asked: Asked, seconds: float
+    ) -> tuple[_Worker | None, Decision]:
+        """The worker to keep and the decision; a worker that somebody killed is replaced once."""
+        failure = ""
+        for _ in range(2):
+            try:
+                worker = worker or _Worker(self.memory_mb)
+                decision = worker.ask(gold, answer, asked, seconds)
+            except OSError as error:
+                failure = str(error)
+            else:
+                return worker, decision
+            if worker:
+                worker.close()
+            worker = None
+        return None, ("error", f"the grader's worker failed: {failure}; run python -m parallel_r1.answers.worker")
 
     @property
     def patience(self) -> float:
@@ -91,7 +106,9 @@ class Grader:
         return max(min(LEAST_SECONDS, self.seconds), self.seconds / (1 + sum(self._recent)))
 
     def close(self) -> None:
-        """End all workers that are idle; the next answer starts one again."""
+        """End all workers that are idle; the next answer starts one again. A fork leaves them to their owner."""
+        if os.getpid() != self._owner:
+            return
         for _ in range(self.workers):
             try:
                 worker = self._idle.get_nowait()
@@ -122,14 +139,12 @@ class _Worker:
         assert questions is not None and replies is not None
         questions.write(json.dumps(question) + "\n")
         questions.flush()
-        if not select.select([replies], [], [], START_SECONDS)[0]:
+        if not select.select([replies], [], [], CLOCK_SECONDS)[0]:
             self.close()
-            return "timeout", f"no word from the worker in {START_SECONDS} s"
+            return "timeout", f"no word from the worker in {CLOCK_SECONDS} s"
         line = replies.readline()
         if not line:
-            code = self._process.wait()
-            self.close()
-            return _failed(f"the grader's worker ended with code {code}; run python -m parallel_r1.answers.worker")
+            raise OSError(f"it ended with code {self._process.wait()}")
         reply = json.loads(line)
         return reply["outcome"], reply["how"]
 
@@ -140,12 +155,9 @@ class _Worker:
             os.killpg(self._process.pid, 9)
             self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
-            if stream:
+            with contextlib.suppress(BrokenPipeError):
+                assert stream is not None
                 stream.close()
-
-
-def _failed(how: str) -> Decision:
-    return "error", how
 
 
 _SHARED: dict[int, Grader] = {}

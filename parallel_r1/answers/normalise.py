@@ -53,7 +53,8 @@ _SAME = [
         (r"\\(?:varnothing|O)(?![a-z])", r"\\emptyset"), (r"\^\s?\{\s?\\circ\s?\}", r"^\\circ"),
         (r"\\degree(?![a-z])", r"^\\circ"), (r"\\lbrace(?![a-z])", r"\\{"), (r"\\rbrace(?![a-z])", r"\\}"),
         (r"([bpvBV]?)matrix\*", r"\1matrix"),
-        (r"(?<=[\d}])\s?percent(?![a-z])", "%"), (r"(?<![A-Za-z.])([aApP])\.\s?[mM]\.?(?![A-Za-z])", r"\1m"),
+        (r"(?<=[\d}])\s?percent(?![a-z])", "%"),
+        (r"(?<=\d)(?:\s+|\s?(?=[aApP]\.))([aApP])\.?\s?[mM]\.?(?![A-Za-z])", lambda m: f" {m[1].lower()}m"),
     )
 ]  # fmt: skip
 _CURRENCY = re.compile(r"[$\u20ac\u00a3\u00a5]\s?(?=[-+.\d\\])|(?<=[\d}])\s?[\u20ac\u00a3\u00a5$]")
@@ -81,9 +82,9 @@ def normalise(answer: str, thousands: bool = True) -> str:
     text = unwrap("".join(map(_ascii, _unicode_powers(answer).translate(_UNICODE))))
     text = _CLOSE_COMMA.sub("", text.replace("\\$", "$").replace(r"\%", "%"))
     text = unwrap(text).replace(r"\!", "")
+    text = _TEXT.sub(r" \1 ", text)
     for pattern, replacement in _SAME:
         text = pattern.sub(replacement, text)
-    text = _TEXT.sub(r" \1 ", text)
     text = re.sub(r"(?<=\d)\\[,; ]\s?(?=\d{3}(?!\d))", "", text)
     text = " ".join(_SPACING.sub(" ", text).split())
     text = _ANSWER_IS.sub("", text, count=1) if _ANSWER_IS.match(text) else text

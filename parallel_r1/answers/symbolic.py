@@ -15,15 +15,16 @@ import logging
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from parallel_r1.answers.forms import Kind
 from parallel_r1.answers.normalise import number
 
 DIGITS = 60
-AGREE = 45
-"""Digits in which two values must agree. Known coincidences end far earlier (30 digits for e^(pi sqrt 163))."""
+"""At least; and more than either side writes down, so that no decimal is taken for what it approximates."""
+SPARE = 15
+"""Digits that two values need not agree in. Coincidences end far earlier (30 digits for e^(pi sqrt 163))."""
 MAX_NAMES = 8
 MAX_LENGTH = 300
 _POINTS = ((7, 5, 11, 3, 13, 17, 19, 23), (-3, 8, -5, 12, 9, -14, 6, 25), (5, -11, 4, -7, 10, 16, -21, 18))
@@ -46,6 +47,8 @@ _NAME = re.compile(
     r"\\(?:" + "|".join(sorted(_GREEK)) + r")(?![A-Za-z])|(?<![\\A-Za-z_])[A-Za-z](?:_(?:\{\w+\}|\w))?'?"
 )
 _DECIMAL = re.compile(r"(?<![\d.])(\d*)\.(\d+)(?![\d.])|(?<![\d.])(\d+)\.(?!\d)")
+_NO_VALUE = (TypeError, ValueError, ArithmeticError, NotImplementedError, AttributeError)
+"""What sympy raises where an expression has no value, such as the floor of a complex number."""
 _CONSTANTS = ("e", "i")
 _HUGE_POWER = re.compile(r"\^\s?(?:\{\s?-?\s?)?(?:\d{7,}|\d{3,6}\s?!)")
 _POWER_OF_POWER = re.compile(r"\^\s?\{?\s?-?(\d{1,6})\s?\^\s?\{?\s?(\d{1,6})")
@@ -84,6 +87,7 @@ def judge(kind: Kind, left: str, right: str) -> bool:
     """Whether two normalised values are the same; see `parallel_r1.answers.forms.Judge`."""
     names = sorted({match[0] for text in (left, right) for match in _NAME.finditer(_split_words(text))})
     names = [name for name in names if name not in _CONSTANTS]
+    digits = DIGITS + max(len(left), len(right))
     if len(names) > MAX_NAMES:
         return False
     if kind == "equation":
@@ -91,13 +95,15 @@ def judge(kind: Kind, left: str, right: str) -> bool:
         if any(len(side) != 2 for side in sides):
             return False
         read = [_read(rf"{one}-({other})", names) for one, other in sides]
-        return None not in read and _proportional(read[0], read[1], names)
+        return None not in read and _proportional(read[0], read[1], digits)
+    if "=" in left + right:
+        return False
     expressions = [_read(text, names) for text in (left, right)]
     if None in expressions:  # what cannot be read, or divides by zero, is equal to nothing
         return False
     if kind == "rounding":
         return _rounds_to(left, expressions[1])
-    return _equal(expressions[0], expressions[1], names)
+    return _equal(expressions[0], expressions[1], digits)
 
 
 def warm_up() -> None:
@@ -112,8 +118,7 @@ def _read(text: str, names: Sequence[str]) -> Any | None:
         return None
     import sympy
 
-    found = _parser()(latex)
-    expression = found[0] if found else None
+    expression = _parsed(latex)
     if not isinstance(expression, sympy.Basic) or expression.has(sympy.nan, sympy.zoo):
         return None
     return expression.subs({symbol: sympy.I for symbol in expression.free_symbols if str(symbol) == "i"})
@@ -158,29 +163,28 @@ def _as_fraction(match: re.Match[str]) -> str:
     return rf"\frac{{{int(match[1] + match[2])}}}{{{10 ** len(match[2])}}}"
 
 
-def _equal(left: Any, right: Any, names: Sequence[str]) -> bool:
+def _equal(left: Any, right: Any, digits: int) -> bool:
     if left == right:
         return True
-    answers = [_agree(left, right, point) for point in _points(left, right)]
+    answers = [_agree(left, right, point, digits) for point in _points(left, right)]
     decided = [answer for answer in answers if answer is not None]
     if decided:
         return all(decided)
     return _math_verify_says(left, right) or _math_verify_says(right, left)
 
 
-def _proportional(left: Any, right: Any, names: Sequence[str]) -> bool:
+def _proportional(left: Any, right: Any, digits: int) -> bool:
     """Whether two sides of ``... = 0`` are multiples of each other by a number that is not zero."""
-    import sympy
 
     if not left.free_symbols or left.free_symbols != right.free_symbols:
         return False
     ratios = []
     for point in _points(left, right):
-        above, below = (_value(side, point) for side in (left, right))
+        above, below = (_value(side, point, digits) for side in (left, right))
         if above is None or below is None or not below or not above:
             continue
         ratios.append(above / below)
-    close = [abs(ratio - ratios[0]) <= abs(ratios[0]) * sympy.Float(10) ** -AGREE for ratio in ratios[1:]]
+    close = [abs(ratio - ratios[0]) <= abs(ratios[0]) * _hair(digits) for ratio in ratios[1:]]
     return bool(close) and all(close)
 
 
@@ -204,30 +208,42 @@ def _points(left: Any, right: Any) -> list[dict[Any, Any]]:
     ]
 
 
-def _agree(left: Any, right: Any, point: dict[Any, Any]) -> bool | None:
+def _agree(left: Any, right: Any, point: dict[Any, Any], digits: int) -> bool | None:
     """Whether two expressions have the same value at a point; None where one has none."""
     import sympy
 
     if not all(isinstance(side, sympy.Expr) for side in (left, right)):
         return None
-    left, right = (side.subs(point) for side in (left, right))
+    try:
+        left, right = (side.subs(point) for side in (left, right))
+    except _NO_VALUE:
+        return None
     if left.is_Rational and right.is_Rational:
         return bool(left == right)
-    values = [_value(side, {}) for side in (left, right)]
+    values = [_value(side, {}, digits) for side in (left, right)]
     if values[0] is None or values[1] is None:
         return None
     gap, size = abs(values[0] - values[1]), max(abs(values[0]), abs(values[1]))
-    if gap <= size * sympy.Float(10) ** -AGREE:
+    if gap <= size * _hair(digits):
         return True
     # Next to zero, and only there, nothing is left of the digits: ask for the difference itself.
-    return bool((left - right).equals(0)) if size < sympy.Float(10) ** -AGREE else False
+    return bool((left - right).equals(0)) if size < _hair(digits) else False
 
 
-def _value(expression: Any, point: dict[Any, Any]) -> Any | None:
-    """A number of `DIGITS` digits, complex where it must be; None where there is none."""
+def _hair(digits: int) -> Any:
     import sympy
 
-    value = expression.subs(point).evalf(DIGITS)
+    return sympy.Float(10, digits) ** (SPARE - digits)
+
+
+def _value(expression: Any, point: dict[Any, Any], digits: int = DIGITS) -> Any | None:
+    """A number of ``digits`` digits, complex where it must be; None where there is none."""
+    import sympy
+
+    try:
+        value = expression.subs(point).evalf(digits)
+    except _NO_VALUE:
+        return None
     if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo) or value.free_symbols:
         return None
     real, imaginary = value.as_real_imag()
@@ -243,12 +259,13 @@ def _math_verify_says(left: Any, right: Any) -> bool:
     return bool(verify([left], [right], timeout_seconds=no_limit, raise_on_error=True))
 
 
-@cache
-def _parser() -> Any:
+@lru_cache(512)
+def _parsed(latex: str) -> Any | None:
     from math_verify import LatexExtractionConfig, parse
 
+    no_limit: Any = None
+    # It warns that there is no limit, once per call.
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
     logging.getLogger("latex2sympy2_extended").setLevel(logging.CRITICAL)
-    no_limit: Any = None
-    config = [LatexExtractionConfig()]
-    return lambda latex: parse(rf"\boxed{{{latex}}}", config, parsing_timeout=no_limit)
+    found = parse(rf"\boxed{{{latex}}}", [LatexExtractionConfig()], parsing_timeout=no_limit)
+    return found[0] if found else None

@@ -10,6 +10,7 @@ Speaks JSON lines on standard input and output (see `Question` and `Reply`); end
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
@@ -23,8 +24,8 @@ from parallel_r1.answers.forms import Asked, same
 
 RECYCLE = 300
 """Questions per child: sympy's caches only grow."""
-CLOCK = 20
-"""Seconds on the clock for each second of CPU time: only a child that sleeps gets there."""
+CLOCK_SECONDS = 120
+"""Time on the clock for an answer: only a child that sleeps, or a machine that is stuck, gets there."""
 
 
 class Question(TypedDict):
@@ -52,8 +53,8 @@ class Child:
         if self.pid == 0:
             os.close(question_write)
             os.close(answer_read)
-            size = memory_mb * 2**20
-            resource.setrlimit(resource.RLIMIT_AS, (size, size))
+            with contextlib.suppress(ValueError, OSError):  # macOS refuses
+                resource.setrlimit(resource.RLIMIT_AS, (memory_mb * 2**20, memory_mb * 2**20))
             _answer_all(os.fdopen(question_read), os.fdopen(answer_write, "w"))
             os._exit(0)
         os.close(question_read)
@@ -61,30 +62,25 @@ class Child:
         self.questions, self.answers = os.fdopen(question_write, "w"), os.fdopen(answer_read)
         self.answered = 0
 
-    def ask(self, line: str, seconds: float) -> Reply | None:
+    def ask(self, line: str) -> Reply | None:
         """The reply; None when the clock ran out. A dead child's reply is what it died of."""
         self.answered += 1
         self.questions.write(line)
         self.questions.flush()
-        if not select.select([self.answers], [], [], seconds * CLOCK)[0]:
+        if not select.select([self.answers], [], [], CLOCK_SECONDS)[0]:
             return None
         reply = self.answers.readline()
         return json.loads(reply) if reply else None
 
     def end(self) -> str:
-        """Kill the child; what it had died of by itself, if it had."""
-        found, status = os.waitpid(self.pid, os.WNOHANG)
-        if not found:
-            # Its pipe may close a moment before it can be waited for.
-            self.questions.close()
-            if select.select([self.answers], [], [], 0)[0]:
-                found, status = os.waitpid(self.pid, 0)
-            else:
-                os.kill(self.pid, signal.SIGKILL)
-                os.waitpid(self.pid, 0)
+        """End the child; the name of the signal that it had died of by itself, time limits apart."""
+        os.kill(self.pid, signal.SIGKILL)  # does nothing to one that has died: it waits to be asked for
+        _, status = os.waitpid(self.pid, 0)
         self.answers.close()
-        died_of = os.WTERMSIG(status) if found and os.WIFSIGNALED(status) else 0
-        return "" if died_of in (0, signal.SIGPROF) else signal.Signals(died_of).name
+        with contextlib.suppress(BrokenPipeError):
+            self.questions.close()
+        died_of = os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+        return "" if died_of in (0, signal.SIGPROF, signal.SIGKILL) else signal.Signals(died_of).name
 
 
 def main() -> None:
@@ -100,7 +96,7 @@ def main() -> None:
     for line in lines:
         if child is None:
             child = Child(memory_mb)
-        reply = child.ask(line, json.loads(line)["seconds"])
+        reply = child.ask(line)
         lost = reply is None
         if reply is None:
             died_of = child.end()
