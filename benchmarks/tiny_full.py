@@ -113,7 +113,7 @@ def questions(recipe: Recipe, where: EvalSet, loaded: Loaded) -> tuple[list[Prob
     requests = [
         Request(
             problem.id,
-            tuple(encode_prompt(loaded.tokenizer, recipe.prompt.parallel, problem.question, loaded.tags)),
+            tuple(encode_prompt(loaded.tokenizer, recipe.prompt.asked, problem.question, loaded.tags)),
             (recipe.seed, PROBE_STREAM, index, 0),
         )
         for index, problem in enumerate(problems)

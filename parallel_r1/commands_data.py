@@ -205,7 +205,7 @@ def _teacher(
 
 
 def _saved_template(loaded: Any) -> str | None:
-    return loaded.settings.prompt.parallel if loaded is not None and loaded.settings is not None else None
+    return loaded.settings.prompt.asked if loaded is not None and loaded.settings is not None else None
 
 
 def _without_secrets(url: str | None) -> str | None:

@@ -55,6 +55,8 @@ class PromptConfig(Strict):
     """Asks for parallel thinking: cold start, RL and evaluation use this one."""
     plain: str = "{question}\n"
     """Without the request: pre-training and the sequential baseline."""
+    ask: Literal["parallel", "plain"] = "parallel"
+    """Which of the two a model with tags is asked with; "plain": it has to fork without being asked to."""
 
     @model_validator(mode="after")
     def _has_slot(self) -> PromptConfig:
@@ -62,6 +64,11 @@ class PromptConfig(Strict):
             if getattr(self, key).count("{question}") != 1:
                 raise ValueError(f"prompt.{key} must contain {{question}} exactly once; got {getattr(self, key)!r}")
         return self
+
+    @property
+    def asked(self) -> str:
+        """The template of a model with tags: in cold start, RL and evaluation."""
+        return self.parallel if self.ask == "parallel" else self.plain
 
 
 class EngineConfig(Strict):

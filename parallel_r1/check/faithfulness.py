@@ -47,7 +47,7 @@ def check_faithfulness(
     problems = judge.problems("test", size, num, seed)
     requests = [
         Request(
-            p.id, tuple(encode_prompt(loaded.tokenizer, prompt.parallel, p.question, loaded.tags)), (seed, STREAM, i, 0)
+            p.id, tuple(encode_prompt(loaded.tokenizer, prompt.asked, p.question, loaded.tags)), (seed, STREAM, i, 0)
         )
         for i, p in enumerate(problems)
     ]

@@ -79,7 +79,7 @@ def encode_row(
     text: str,
 ) -> Row:
     """One text after its prompt, ended by the end of text."""
-    template = prompt.parallel if form == "trace" else prompt.plain
+    template = prompt.asked if form == "trace" else prompt.plain
     prompt_ids = encode_prompt(tokenizer, template, question, tags)
     eos = tokenizer.eos_token_id
     if not isinstance(eos, int):

@@ -79,7 +79,7 @@ def evaluate_model(
         engine_config: ``mode`` is replaced by each of ``eval_config.modes``.
         out_dir: the run's ``eval`` folder; None writes nothing.
         step: training steps behind the model, for the record.
-        template: which prompt: None takes ``prompt.parallel``, or ``prompt.plain`` for a model without
+        template: which prompt: None takes ``prompt.asked``, or ``prompt.plain`` for a model without
             tags (it was never asked to think in paths).
         engine: a ready backend; None decodes with the tree engine.
         log: told what is being decoded.

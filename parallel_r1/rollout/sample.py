@@ -118,7 +118,7 @@ def sample_groups(
 
 def prompt_template(prompt: PromptConfig, tags: TagIds | None) -> str:
     """The template that a model with or without tags is asked with."""
-    return prompt.parallel if tags is not None else prompt.plain
+    return prompt.asked if tags is not None else prompt.plain
 
 
 def later_paths(member: ScoredRollout, variant: Variant) -> list[int]:

@@ -214,6 +214,17 @@ def test_every_task_scores_its_own_gold():
         assert score(rollout_of(ids), problem, task, TOKENIZER, TAG_IDS).verdict.right
 
 
+def test_a_recipe_may_ask_without_asking_to_fork():
+    asked = {}
+    for ask in ("parallel", "plain"):
+        (group,) = sample_groups(
+            engine(by_seed), TOKENIZER, TAG_IDS, {"countdown": TASK}, [PROBLEM], prompt=PromptConfig(ask=ask),
+            config=CONFIG, reward=RewardConfig(), step=1, samples=2, run_seed=7,
+        )  # fmt: skip
+        asked[ask] = TOKENIZER.decode(group.members[0].rollout.prompt_ids)
+    assert asked == {"parallel": "think in paths: make 21 from 8 3 3\n", "plain": "make 21 from 8 3 3\n"}
+
+
 def test_reach_is_the_product_over_all_that_came_before():
     """By hand: main chain, then each path from there alone, then all of them."""
     (group,) = groups_of([PROBLEM], by_seed)
