@@ -54,7 +54,8 @@ def words(text: str) -> list[str]:
     ['find', 'frac', '1', '2', '^', '3']
     """
     text = _LAYOUT.sub(" ", _DRAWING.sub(" ", text).lower())
-    return [_SAME.get(word, word.replace(",", "")) for word in _TOKEN.findall(text)]
+    found: list[str] = _TOKEN.findall(text)
+    return [_SAME.get(word, word.replace(",", "")) for word in found]
 
 
 def overlaps(texts: Sequence[str], others: Sequence[str], near: float = NEAR) -> list[Pair]:

@@ -1,7 +1,6 @@
 """Cold-start rows: only well-formed, right traces; what is dropped is counted."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,6 @@ from parallel_r1.tasks import load_task
 from parallel_r1.trace.tags import TAGS, good_block, linearise, parse_ids, parse_text, render_block
 from parallel_r1.trace.tokens import decode_response, tag_ids
 
-REAL = Path(__file__).parents[2].parent / "shared" / "data" / "parallel_gsm8k_traces.parquet"
 PROMPT = PromptConfig()
 
 
@@ -143,8 +141,8 @@ def test_a_file_without_traces_is_an_error(tmp_path, tokenizer, tags):
         build_rows(stage(DataSource(task="gsm8k", path=str(file))), tokenizer, tags, PROMPT, 0)
 
 
-@pytest.mark.skipif(not REAL.is_file(), reason="the real traces are not here")
-def test_real_traces_from_a_teacher(tokenizer, tags):
-    rows, counts = build_rows(stage(DataSource(task="gsm8k", path=str(REAL))), tokenizer, tags, PROMPT, 0)
+def test_real_traces_from_a_teacher(real_data, tokenizer, tags):
+    path = str(real_data / "parallel_gsm8k_traces.parquet")
+    rows, counts = build_rows(stage(DataSource(task="gsm8k", path=path)), tokenizer, tags, PROMPT, 0)
     assert counts.kept == len(rows) == 335
     assert counts.dropped == {"no_block": 3, "unclosed_summary": 1, "text_before_summary": 1, "text_between_paths": 1}
