@@ -90,7 +90,7 @@ def run(
     set_: SetOption = None,
     seed: SeedOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the recipe, print it resolved, do nothing.")
+        bool, typer.Option("--dry-run", help="Check the recipe, print it resolved and what it will cost; do nothing.")
     ] = False,
     fresh: FreshOption = False,
 ) -> None:
@@ -100,7 +100,10 @@ def run(
     """
     resolved = _read(recipe, set_, seed)
     if dry_run:
+        from parallel_r1.estimate import estimate
+
         typer.echo(resolved.model_dump_json(indent=2))
+        typer.echo("\n".join(estimate(resolved).lines()), err=True)
         return
     from parallel_r1.curriculum import run_recipe
 

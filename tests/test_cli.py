@@ -66,8 +66,9 @@ def test_check_reward_prints_what_is_paid_and_exits_with_its_verdict(cli, tmp_pa
 def test_dry_run_prints_the_resolved_recipe_and_writes_nothing(cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = cli("run", "tiny", "--dry-run", "--seed", "7", "--set", "engine.paths=3")
-    recipe = json.loads(done.output)
+    recipe = json.loads(done.stdout)
     assert (recipe["seed"], recipe["engine"]["paths"]) == (7, 3)
+    assert "rl-easy (rl): 10 updates, 1,920 rollouts" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -26,7 +26,7 @@ ORDER = [
     ["evaluate"],
     ["report"],
     ["check"],
-    ["recipe", "run_dir", "preflight", "provenance"],
+    ["recipe", "run_dir", "preflight", "estimate", "provenance"],
     ["terminal", "live"],
     ["serve"],
     ["curriculum", "commands", "commands_data"],

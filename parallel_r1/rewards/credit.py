@@ -1,13 +1,16 @@
 """Which token earns what: from the rewards of a group to one advantage per token.
 
     response   every token of a response gets the response's advantage over its group (GRPO; paper section 3.3)
-    path       tokens of a path get the path's own: was its candidate right, against all paths of the group
+    path       every token is compared with others in its own situation:
+               - tokens of a path with all paths of the group: was its candidate right;
+               - what follows a block (its summary, the main chain up to the next block) with what follows
+                 that block in responses that had found a right path by then, or had not, as it had.
 
-Under "response" a wrong path that stands beside a right one is praised like it, and the summary that
-copied well is blamed for a block in which nothing could be copied. Sibling paths are drawn from one
-distribution, so the share of right ones is what search can improve, and each path is a sample of it:
-many more than there are responses. Tokens outside of paths keep the response's advantage under both.
-Where a task cannot judge a path, "path" is the same as "response".
+Under "response" a wrong path that stands beside a right one is praised like it, and a summary that rightly
+says "none" is blamed for paths that found nothing. Neither is biased, since on average over a
+situation that cancels, but it is noise: sibling paths are independent draws from one distribution, so the
+share of right ones is what search can improve, and each path is a sample of it; and where no path is right,
+no summary can earn anything. Where a task cannot judge a path, "path" is the same as "response".
 
 Legend: G samples of a group, T tokens of one response.
 """
@@ -47,6 +50,7 @@ def token_advantages(group: Group, credit: Credit, scale: Scale) -> list[NDArray
     ]
     if credit == "path":
         _credit_paths(group, scale, advantages)
+        _credit_the_rest(group, scale, advantages)
     return advantages
 
 
@@ -66,3 +70,23 @@ def _credit_paths(group: Group, scale: Scale, advantages: list[NDArray[np.float6
     values = relative([float(right) for *_, right in spans], scale)
     for (index, start, end, _), value in zip(spans, values, strict=True):
         advantages[index][start:end] = value
+
+
+def _credit_the_rest(group: Group, scale: Scale, advantages: list[NDArray[np.float64]]) -> None:
+    """Overwrite what stands outside of paths, stretch by stretch."""
+    situations: dict[tuple[int, bool], list[tuple[int, int, int]]] = {}
+    for index, member in enumerate(group.members):
+        if member.path_right is None:
+            continue
+        start, found = 0, False
+        for number, (block, verdicts) in enumerate(zip(member.trace.blocks, member.path_right, strict=True)):
+            if not block.paths:
+                continue
+            situations.setdefault((number, found), []).append((index, start, block.paths[0].start))
+            start, found = block.paths[-1].end, found or any(verdicts)
+        last = (len(member.trace.blocks), found)
+        situations.setdefault(last, []).append((index, start, member.rollout.total_tokens))
+    for stretches in situations.values():
+        values = relative([group.members[index].reward for index, *_ in stretches], scale)
+        for (index, start, end), value in zip(stretches, values, strict=True):
+            advantages[index][start:end] = value

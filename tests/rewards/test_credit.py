@@ -1,5 +1,7 @@
 """Advantages per token: GRPO by hand, paths by their own merit, exact zeros."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -43,14 +45,37 @@ def test_a_path_earns_its_own():
     judged = [((True, False),), ((False, False),), None]
     members = [member(["aa", "b"], 1.0, judged[0]), member(["c", "dd"], -1.0, judged[1]), member(["e", "f"], 1.0, None)]
     found = token_advantages(Group(PROBLEM, tuple(members)), "path", "mean")
-    plain = token_advantages(Group(PROBLEM, tuple(members)), "response", "mean")
     values = [0.75, -0.25, -0.25, -0.25]
     places = [(index, *span) for index in (0, 1) for span in spans(members[index])]
     for (index, start, end), value in zip(places, values, strict=True):
         assert np.allclose(found[index][start:end], value)
-        plain[index][start:end] = value
-    for one, other in zip(found, plain, strict=True):  # nothing else differs, and the unjudged one not at all
-        assert np.array_equal(one, other)
+    assert np.allclose(found[2], 1 / 3)  # nothing is known of its paths: the response's own advantage
+
+
+def test_the_rest_is_compared_with_what_stands_in_the_same_place():
+    """A summary is praised or blamed for what it made of its paths, not for what they were."""
+    copied, missed = member(["aa", "b"], 1.0, ((True, False),)), member(["aa", "c"], -1.0, ((True, False),))
+    honest, other = member(["b", "c"], -1.0, ((False, False),)), member(["d", "e"], -1.0, ((False, False),))
+    group = Group(PROBLEM, (copied, missed, honest, other))
+    found = token_advantages(group, "path", "mean")
+    after = [advantages[spans(one)[-1][1] :] for one, advantages in zip(group.members, found, strict=True)]
+    assert [set(values.tolist()) for values in after] == [{1.0}, {-1.0}, {0.0}, {0.0}]
+    before = [advantages[0] for advantages in found]
+    assert before == [1.5, -0.5, -0.5, -0.5]  # whether to fork is compared over the whole group
+    assert [a[-1] for a in token_advantages(group, "response", "mean")] == [1.5, -0.5, -0.5, -0.5]
+
+
+def test_a_second_block_is_another_place():
+    ids = tuple(encode_trace(TOKENIZER, render_block(["a", "b"], "s") + render_block(["c", "d"], "s") + "y", TAG_IDS))
+    one = member(["a", "b"], 1.0, None)
+    trace = parse_ids(ids, TAG_IDS)
+    rollout = dataclasses.replace(one.rollout, response_ids=ids, allowed_mass=(1.0,) * len(ids))
+    found_late = dataclasses.replace(one, rollout=rollout, trace=trace, path_right=((False, False), (False, True)))
+    never = dataclasses.replace(found_late, path_right=((False, False), (False, False)), reward=-1.0)
+    first, second = token_advantages(Group(PROBLEM, (found_late, never)), "path", "mean")
+    between = slice(trace.blocks[0].paths[-1].end, trace.blocks[1].paths[0].start)
+    assert set(first[between].tolist()) == {1.0} and set(second[between].tolist()) == {-1.0}
+    assert first[-1] == second[-1] == 0.0  # each is alone in its situation
 
 
 def test_paths_teach_where_all_responses_earn_the_same():
