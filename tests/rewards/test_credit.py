@@ -49,7 +49,7 @@ def test_a_path_earns_its_own():
     places = [(index, *span) for index in (0, 1) for span in spans(members[index])]
     for (index, start, end), value in zip(places, values, strict=True):
         assert np.allclose(found[index][start:end], value)
-    assert np.allclose(found[2], 1 / 3)  # nothing is known of its paths: the response's own advantage
+    assert np.allclose(found[2], 2 / 3)  # nothing is known of its paths: the response's own advantage
 
 
 def test_the_rest_is_compared_with_what_stands_in_the_same_place():
