@@ -15,8 +15,8 @@ from parallel_r1.types import DecodeMode, Problem
 if TYPE_CHECKING:
     from parallel_r1.evaluate.run import Part
 
-VOTED = frozenset({"chain", "serial", "gsm8k"})
-"""Tasks whose problems have one right answer, so that votes can be counted."""
+SEARCHED = frozenset({"countdown"})
+"""Tasks whose problems have many right answers, so that votes say nothing."""
 
 
 def result_row(
@@ -59,7 +59,7 @@ def result_row(
                 seed,
             )
             row.update(difference=gap, difference_ci=list(interval))
-            row.update(equal_budgets(parts[main].rollouts, parts["sequential"].rollouts, votes=where.task in VOTED))
+            row.update(equal_budgets(parts[main].rollouts, parts["sequential"].rollouts, votes=where.task not in SEARCHED))
     return row
 
 
