@@ -59,7 +59,8 @@ def result_row(
                 seed,
             )
             row.update(difference=gap, difference_ci=list(interval))
-            row.update(equal_budgets(parts[main].rollouts, parts["sequential"].rollouts, votes=where.task not in SEARCHED))
+            votes = where.task not in SEARCHED
+            row.update(equal_budgets(parts[main].rollouts, parts["sequential"].rollouts, votes))
     return row
 
 
