@@ -25,7 +25,6 @@ from parallel_r1.serve.server import bind, uvicorn_config
 from parallel_r1.types import Region
 
 CONNECT_S = 10.0
-_LEAVE = ("/quit", "/exit")
 
 
 def chat(
@@ -52,9 +51,7 @@ def chat(
         if question is not None:
             _ask(client, body, question, console)
             return
-        console.print(
-            f"{model}: one question a line; an empty line or {_LEAVE[0]} leaves", style="dim", highlight=False
-        )
+        console.print(f"{model}: one question a line; an empty one leaves", style="dim", highlight=False)
         while line := _line(console):
             try:
                 _ask(client, body, line, console)
@@ -66,10 +63,9 @@ def chat(
 
 def _line(console: Console) -> str:
     try:
-        line = console.input("> ").strip()
+        return console.input("> ").strip()
     except EOFError:
         return ""
-    return "" if line in _LEAVE else line
 
 
 @contextlib.contextmanager
@@ -136,9 +132,10 @@ def _ask(client: httpx2.Client, body: dict[str, Any], question: str, console: Co
         for line in transcript.lines("".join):
             console.print(line, markup=False, highlight=False, soft_wrap=True)
     cut = ", cut by a limit" if figures.get("truncated") else ""
+    seconds = time.monotonic() - started
     console.print(
         f"{figures.get('tokens', '?')} tokens, {figures.get('critical_path_tokens', '?')} on the critical path, "
-        f"{figures.get('blocks', '?')} blocks, {time.monotonic() - started:.1f} s, seed {figures.get('seed', '?')}{cut}",
+        f"{figures.get('blocks', '?')} blocks, {seconds:.1f} s, seed {figures.get('seed', '?')}{cut}",
         style="dim", highlight=False,
     )  # fmt: skip
 

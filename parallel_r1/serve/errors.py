@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 _LONGEST_VALUE = 80
+_STEP = re.compile(r"[.\[]")
 
 
 class ApiError(HTTPException):
@@ -50,26 +52,31 @@ def shown(value: Any) -> str:
 
 
 def from_validation(problems: Iterable[Mapping[str, Any]], body: Any) -> ApiError:
-    """The first field that pydantic complains of, with all it says of that field (a union has several ways)."""
-    param, value, said, code = None, None, [], None
+    """The first field that pydantic complains of, with all it says of it.
+
+    Where a field may be of several kinds, pydantic tries each. The complaint that lies deepest is of the kind
+    that was meant.
+    """
+    found: dict[str, tuple[Any, list[str], str]] = {}
     for problem in problems:
         if problem["type"] == "json_invalid":
             return ApiError(400, f"the body is no JSON: {problem.get('ctx', {}).get('error', 'cannot be read')}")
-        where, found = _place(problem["loc"][1:] if problem["loc"][:1] == ("body",) else problem["loc"], body)
-        if said and where != param:
-            continue
-        param, value, code = where, found, problem["type"]
+        where, value = _place(problem["loc"][1:] if problem["loc"][:1] == ("body",) else problem["loc"], body)
+        said = found.setdefault(where, (value, [], problem["type"]))[1]
         said.append(str(problem["msg"]).removeprefix("Value error, "))
+    first = next(iter(found))
+    param = max((where for where in found if where.startswith(first)), key=lambda where: len(_STEP.findall(where)))
+    value, said, kind = found[param]
     message = " or: ".join(dict.fromkeys(said))
-    if code == "missing":
-        return ApiError(400, f"{param}: missing; add it", param, "missing_required_parameter")
     if not param:
         return ApiError(400, f"the body: {message}", None, "invalid_value")
+    if kind == "missing":
+        return ApiError(400, f"{param}: missing; add it", param, "missing_required_parameter")
     return bad_field(param, value, message)
 
 
 def _place(location: Sequence[Any], body: Any) -> tuple[str, Any]:
-    """``messages[0].content`` and the value there. What pydantic adds of its own (names of union members) is left out."""
+    """``messages[0].content`` and the value there, without what pydantic adds (names of union members)."""
     name, value = "", body
     for number, part in enumerate(location):
         if isinstance(value, dict) and part in value:

@@ -6,15 +6,27 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from parallel_r1.types import Size
 
 MOST_CHOICES = 8
 MOST_MESSAGES = 256
 Fork = Literal["auto", "always", "never"]
+
+
+def _encodable(text: str) -> str:
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("must be text that UTF-8 can write: it holds half of a surrogate pair") from error
+    return text
+
+
+Text = Annotated[str, AfterValidator(_encodable)]
 Zero = Annotated[float, Field(ge=0, le=0)]
-StopText = Annotated[str, Field(min_length=1, max_length=200)]
+StopText = Annotated[Text, Field(min_length=1, max_length=200)]
 TokenId = Annotated[int, Field(ge=0)]
 
 
@@ -37,7 +49,7 @@ class TextFormat(Body):
 class Sampling(Body):
     """The fields that both completion endpoints share."""
 
-    model: Annotated[str, Field(max_length=500)]
+    model: Annotated[Text, Field(max_length=500)]
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     """All tokens of a response, paths counted. Default: as the model was trained."""
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -85,7 +97,7 @@ class Sampling(Body):
 
 class TextPart(Body):
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 class Message(BaseModel):
@@ -94,7 +106,7 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="ignore", strict=True)
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart] | None = None
+    content: Text | list[TextPart] | None = None
 
     @property
     def text(self) -> str:
@@ -126,8 +138,8 @@ class TextBody(Sampling):
     """``POST /v1/completions``: the prompt as it is, no template around it."""
 
     prompt: (
-        str
-        | Annotated[list[str], Field(min_length=1, max_length=MOST_CHOICES)]
+        Text
+        | Annotated[list[Text], Field(min_length=1, max_length=MOST_CHOICES)]
         | Annotated[list[TokenId], Field(min_length=1)]
         | Annotated[
             list[Annotated[list[TokenId], Field(min_length=1)]], Field(min_length=1, max_length=MOST_CHOICES)
@@ -143,7 +155,7 @@ class TextBody(Sampling):
 class ProblemPick(Body):
     """Names one generated problem: the same pick is the same problem."""
 
-    task: Annotated[str, Field(max_length=50)]
+    task: Annotated[Text, Field(max_length=50)]
     size: Size = "easy"
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
@@ -152,5 +164,5 @@ class VerdictBody(Body):
     """``POST /playground/verdict``: is this response to that problem right?"""
 
     problem: ProblemPick
-    trace: Annotated[str, Field(max_length=100_000)]
+    trace: Annotated[Text, Field(max_length=100_000)]
     """The whole response with its tags."""
