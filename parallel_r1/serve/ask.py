@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from parallel_r1.config import EngineConfig
 from parallel_r1.engine.base import Request
-from parallel_r1.engine.branch import LEAST_PATH
 from parallel_r1.serve.errors import ApiError, bad_field
 from parallel_r1.serve.schema import MOST_CHOICES, ChatBody, Message, Sampling, TextBody
 from parallel_r1.serve.served import ServedModel
@@ -80,26 +81,34 @@ def engine_config(served: ServedModel, body: Sampling, num_prompt_tokens: int) -
     names = ("paths", "max_blocks", "path_budget", "temperature", "top_p", "top_k")
     changes: dict[str, Any] = {name: value for name in names if (value := getattr(body, name)) is not None}
     merged = {**served.config.model_dump(), **changes}
-    prompt_field = "messages" if isinstance(body, ChatBody) else "prompt"
-    merged["max_response_tokens"], field = _response_limit(served, body, num_prompt_tokens, merged, prompt_field)
+    merged["max_response_tokens"], field = _response_limit(served, body, num_prompt_tokens, merged)
+    always = body.fork == "always"
+    try:
+        one_chain = EngineConfig.model_validate({**merged, "mode": "sequential"})
+    except ValidationError as error:
+        raise _refused(error, "paths") from error
     if served.tags is None or body.fork == "never":
-        if body.fork == "always":
+        if always:
             raise bad_field("fork", "always", f"{served.name} has no tags and cannot fork; use 'auto' or 'never'")
-        return EngineConfig.model_validate({**merged, "mode": "sequential"})
-    least = 2 + LEAST_PATH * merged["paths"] + merged["answer_reserve"]
-    fits = merged["max_blocks"] > 0 and merged["max_response_tokens"] >= least
-    if body.fork == "always" and not merged["max_blocks"]:
+        return one_chain
+    if always and not merged["max_blocks"]:
         raise bad_field("max_blocks", 0, "fork = 'always' needs at least 1")
-    if body.fork == "always" and not fits:
-        raise bad_field(
-            field, merged["max_response_tokens"], f"a block of {merged['paths']} paths needs at least {least} tokens"
-        )
-    mode = "forked" if fits else "sequential"  # where no block fits, both decode the same
-    return EngineConfig.model_validate({**merged, "mode": mode, "force_fork": body.fork == "always"})
+    try:
+        return EngineConfig.model_validate({**merged, "mode": "forked", "force_fork": always})
+    except ValidationError as error:
+        if always:
+            raise _refused(error, field) from error
+        return one_chain  # there is no room for a block: both decode the same
+
+
+def _refused(error: ValidationError, field: str) -> ApiError:
+    """What the engine's settings say against a request."""
+    said = str(error.errors()[0]["msg"]).removeprefix("Value error, ").replace("engine.", "")
+    return ApiError(400, f"{field}: {said}", field, "invalid_value")
 
 
 def _response_limit(
-    served: ServedModel, body: Sampling, num_prompt_tokens: int, merged: dict[str, Any], prompt_field: str
+    served: ServedModel, body: Sampling, num_prompt_tokens: int, merged: dict[str, Any]
 ) -> tuple[int, str]:
     """The response's token limit and the field that gives it; without one, as trained and as far as it fits."""
     newer = body.max_completion_tokens if isinstance(body, ChatBody) else None
@@ -107,15 +116,20 @@ def _response_limit(
     asked = body.max_tokens if newer is None else newer
     room = served.context - num_prompt_tokens
     if room < 1 or (asked is not None and asked > room):
+        prompt = "messages" if isinstance(body, ChatBody) else "prompt"
         wanted = f"{num_prompt_tokens} tokens" + (f" and {field} = {asked}" if asked is not None else "")
         raise ApiError(
-            400, f"{prompt_field}: a prompt of {wanted} do not fit the context of {served.context} tokens",
-            prompt_field if room < 1 else field, "context_length_exceeded",
+            400, f"{prompt}: {wanted} do not fit the context of {served.context} tokens",
+            prompt if room < 1 else field, "context_length_exceeded",
         )  # fmt: skip
     if asked is not None:
         return asked, field
-    usual = served.config.max_response_tokens * max(1, merged["paths"] / served.config.paths)
-    return min(int(usual), room), field
+    widest, usual = (_most_paths(config) for config in (merged, served.config.model_dump()))
+    return min(int(served.config.max_response_tokens * max(1, widest / usual)), room), field
+
+
+def _most_paths(config: dict[str, Any]) -> int:
+    return config["paths"] if isinstance(config["paths"], int) else config["max_paths"]
 
 
 # --- prompts ---

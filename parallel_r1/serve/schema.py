@@ -65,8 +65,8 @@ class Sampling(Body):
 
     fork: Fork = "auto"
     """auto: the model decides. always: a response begins with a block. never: one chain."""
-    paths: Annotated[int, Field(ge=1, le=8)] | None = None
-    """Paths of a block."""
+    paths: Annotated[int, Field(ge=1, le=8)] | Literal["auto"] | None = None
+    """Paths of a block; "auto" for models that were trained to say how many they want."""
     max_blocks: Annotated[int, Field(ge=0, le=64)] | None = None
     path_budget: Annotated[int, Field(ge=3)] | None = None
     """Tokens of one path, its tags included."""

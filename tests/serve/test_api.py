@@ -149,7 +149,7 @@ BAD = [
     ({"paths": True}, "paths", "valid integer"),
     ({"fork": "maybe"}, "fork", "'auto', 'always' or 'never'"),
     ({"fork": "always", "max_blocks": 0}, "max_blocks", "at least 1"),
-    ({"fork": "always", "max_tokens": 20}, "max_tokens", "needs at least"),
+    ({"fork": "always", "max_tokens": 20}, "max_tokens", "use at least 27"),
     ({"stop": 5}, "stop", "valid string or: Input should be a valid list"),
     ({"messages": []}, "messages", "at least 1 item"),
     ({"messages": [{"role": "user", "content": "  "}]}, "messages[0].content", "must hold text"),

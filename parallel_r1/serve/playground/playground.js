@@ -87,7 +87,7 @@
         lanes.setAttribute("aria-label", "Paths of block " + (this.blocks.length + 1));
         node.append(head, lanes);
         this.chain.append(node);
-        const block = { node, lanes, paths: [], longest: 0, between: "", summary: null, summaryBox: null, closed: false };
+        const block = { node, lanes, paths: [], longest: 0, opening: "", between: "", summary: null, summaryBox: null, closed: false };
         this.blocks.push(block);
         this.trace.push(block);
       }
@@ -137,7 +137,12 @@
 
     addBetween(block, piece, count) {
       this.critical += count;
-      if (!(piece.tag && piece.text === "<Parallel>")) block.between += piece.text;
+      if (piece.tag && piece.text === "<Parallel>") return;
+      if (!block.paths.length && !piece.tag && /^\s*\d*\s*$/.test(piece.text)) {
+        block.opening += piece.text; // the model says how many paths it wants
+        return;
+      }
+      block.between += piece.text;
       if (piece.tag || !piece.text.trim()) return;
       block.stray ??= block.node.insertBefore(element("div", "fault"), block.summaryBox);
       block.stray.append(piece.text);
@@ -195,7 +200,7 @@
           if (part instanceof Node) return part.textContent;
           const paths = part.paths.map((path) => "<Path>" + path.text.textContent + (path.closed ? "</Path>" : ""));
           const summary = part.summary ? "<Summary>" + part.summary.textContent + (part.closed ? "</Summary>" : "") : "";
-          return "<Parallel>" + paths.join("") + part.between + summary;
+          return "<Parallel>" + part.opening + paths.join("") + part.between + summary;
         })
         .join("");
     }
