@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from parallel_r1.types import DecodeMode, Group
+from parallel_r1.types import DecodeMode, Group, ScoredRollout
 
 FAILED = ("error", "timeout")
 """Outcomes that say something of the checker, not of the answer."""
@@ -19,8 +19,9 @@ def step_metrics(groups: Sequence[Group]) -> dict[str, Any]:
     responses with each fault, ``path_right`` the share of forked responses with a right path,
     ``path_success`` the share of right paths (both where the task judges paths), ``first_block_position``
     the mean start of the first block over the length of its response, ``allowed_mass`` the mean Z of
-    sampled tokens (1 where constraints forbid nothing that the model wants), ``entropy`` the mean
-    surprise of sampled tokens, which estimates the model's entropy per token.
+    sampled tokens (1 where constraints forbid nothing that the model wants), ``path_distinct`` the mean
+    share of distinct, non-empty paths of a block, ``entropy`` the mean surprise of sampled tokens, which
+    estimates the model's entropy per token.
     """
     members = [member for group in groups for member in group.members]
     forked = [m for m in members if m.trace.blocks]
@@ -44,6 +45,10 @@ def step_metrics(groups: Sequence[Group]) -> dict[str, Any]:
         "parallel_ratio": _mean([bool(m.trace.blocks) for m in members]),
         "well_formed": _mean([m.trace.well_formed for m in forked]),
         "num_blocks": _mean([len(m.trace.blocks) for m in members]),
+        "paths_per_block": _mean([len(block.paths) for m in members for block in m.trace.blocks]),
+        "path_distinct": _mean(
+            [block.num_distinct_paths / len(block.paths) for m in members for block in m.trace.blocks if block.paths]
+        ),
         "total_tokens": _mean([m.rollout.total_tokens for m in members]),
         "critical_tokens": _mean([m.rollout.critical_tokens for m in members]),
         "truncated": _mean([m.rollout.truncated for m in members]),
@@ -57,8 +62,27 @@ def step_metrics(groups: Sequence[Group]) -> dict[str, Any]:
         "first_block_position": _mean([m.trace.blocks[0].start / m.rollout.total_tokens for m in forked]),
         "allowed_mass": _mean([mass for mass, _ in sampled]),
         "entropy": _mean([-logp for _, logp in sampled]),
+        "entropy_by_region": entropy_by_region(members),
         "reward_parts": {name: _mean([m.reward_parts.get(name, 0.0) for m in members]) for name in names},
     }
+
+
+def entropy_by_region(members: Sequence[ScoredRollout]) -> dict[str, float]:
+    """Mean surprise of sampled tokens in the main chain, in paths and in summaries; empty regions are left out."""
+    found: dict[str, list[float]] = {"main": [], "path": [], "summary": []}
+    for member in members:
+        regions = ["main"] * member.rollout.total_tokens
+        for block in member.trace.blocks:
+            spans = [("path", path.start, path.end) for path in block.paths]
+            if block.summary_start is not None:
+                spans.append(("summary", block.summary_start, block.end))
+            for name, start, end in spans:
+                regions[start:end] = [name] * (end - start)
+        rollout = member.rollout
+        for name, logp, forced in zip(regions, rollout.engine_logps, rollout.forced, strict=True):
+            if not forced:
+                found[name].append(-logp)
+    return {name: sum(values) / len(values) for name, values in found.items() if values}
 
 
 def rollout_rows(groups: Sequence[Group], stage: str, step: int, mode: DecodeMode) -> Iterator[dict[str, Any]]:

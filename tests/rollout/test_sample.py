@@ -190,6 +190,24 @@ def test_metrics_of_a_step():
     assert step_metrics(groups[1:])["first_block_position"] is step_metrics(groups[1:])["path_right"] is None
 
 
+def test_entropy_and_distinct_paths_by_region():
+    twins = render_block(["a", "a"], "s")
+    (group,) = groups_of([PROBLEM], lambda request: ids_of((twins if request.seed[3] else RIGHT) + "yy"))
+    members = []
+    for member in group.members:
+        (block,) = member.trace.blocks
+        logps = [-1.0] * member.rollout.total_tokens
+        for path in block.paths:
+            logps[path.start : path.end] = [-2.0] * (path.end - path.start)
+        logps[block.summary_start : block.end] = [-3.0] * (block.end - block.summary_start)
+        rollout = dataclasses.replace(member.rollout, engine_logps=tuple(logps))
+        members.append(dataclasses.replace(member, rollout=rollout))
+    numbers = step_metrics([dataclasses.replace(group, members=tuple(members))])
+    assert numbers["entropy_by_region"] == {"main": 1.0, "path": 2.0, "summary": 3.0}
+    assert (numbers["paths_per_block"], numbers["path_distinct"]) == (2.0, 0.75)
+    assert step_metrics([])["entropy_by_region"] == {}
+
+
 def test_faults_are_counted_by_name_once_per_response():
     bad = render_block(["", ""], "a") + render_block(["b", "c"], "")
     (group,) = groups_of([PROBLEM], lambda request: ids_of(bad if request.seed[3] else RIGHT))
