@@ -31,7 +31,7 @@ from typing import Any
 import httpx2
 import psutil
 
-from parallel_r1.engine.base import Request
+from parallel_r1.engine.base import Request, TokenEvent
 from parallel_r1.run_dir import write_json
 from parallel_r1.tasks import load_task
 
@@ -293,12 +293,15 @@ def engine_alone(model: str, asked: list[str]) -> tuple[float, float]:
     config = served.config.model_copy(update={"max_response_tokens": MAX_TOKENS})
     first: dict[int, float] = {}
     tokens = 0
+
+    def hear(event: TokenEvent) -> None:
+        first.setdefault(event.request, time.monotonic())
+
     with served.session() as session:
         prompts = [chat_ids(served, [Message(role="user", content=question)]) for question in asked]
         started = time.monotonic()
         for number, prompt in enumerate(prompts):
-            session.submit(Request("request", prompt, (number, 0, 0, 0)), config,
-                           lambda event: first.setdefault(event.request, time.monotonic()) and None)  # fmt: skip
+            session.submit(Request("request", prompt, (number, 0, 0, 0)), config, hear)
         while session.busy:
             tokens += sum(done.rollout.total_tokens for done in session.step())
         seconds = time.monotonic() - started
