@@ -73,7 +73,10 @@
         this.chain.append(this.text);
         this.trace.push(this.text);
       }
-      this.text.append(text);
+      // Line breaks around a block are layout here; they stay in the text, unseen.
+      const edge = this.text.textContent.trim() ? "" : /^\n*/.exec(text)[0];
+      if (edge) this.text.append(element("span", "edge", edge));
+      this.text.append(text.slice(edge.length));
     }
 
     block(index) {
@@ -300,7 +303,7 @@
     const known = problem?.question === question ? problem : null;
     const chains = [[body.fork === "never" ? "One chain" : "In paths", body]];
     if (byId("compare").checked) chains.push(["One chain", { ...body, fork: "never" }]);
-    clear(question);
+    clear();
     running = new AbortController();
     const { signal } = running;
     busy(true);
@@ -329,12 +332,13 @@
     byId("save").disabled = yes || !shown;
   }
 
-  function clear(question) {
+  // ``asked``: the question of a file; one that is asked here stands in its field.
+  function clear(asked) {
     byId("runs").replaceChildren();
     byId("stepper").hidden = true;
     rollouts = [];
-    byId("asked").hidden = question === undefined;
-    byId("asked-text").textContent = question ?? "";
+    byId("asked").hidden = asked === undefined;
+    byId("asked-text").textContent = asked ?? "";
   }
 
   async function nextProblem() {
