@@ -13,13 +13,15 @@ import difflib
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from parallel_r1.types import DecodeMode, Size, Split, Variant
 
 PositiveInt = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(gt=0, le=1)]
 NonNegative = Annotated[float, Field(ge=0)]
+MAX_PATHS = 8
+"""Paths of one block; the numbers up to here can be written after ``<Parallel>``."""
 RESERVED = ("base", "eval", "rollouts")
 """Names in a run directory that no stage may take."""
 _FILE_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -71,18 +73,30 @@ class PromptConfig(Strict):
         return self.parallel if self.ask == "parallel" else self.plain
 
 
+def _paths(value: Any) -> Any:
+    if value != "auto" and (not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_PATHS):
+        raise ValueError(f"use a number from 1 to {MAX_PATHS}, or 'auto' to let the model decide")
+    return value
+
+
 class EngineConfig(Strict):
     """How responses are decoded. Saved with every checkpoint and read back by eval and generate."""
 
     backend: Literal["tree"] = "tree"
     mode: DecodeMode = "forked"
-    paths: Annotated[int, Field(ge=1, le=8)] = 4
-    """Paths per block."""
+    paths: Annotated[int | Literal["auto"], BeforeValidator(_paths)] = 4
+    """Paths per block; "auto": the model says how many, up to ``max_paths``, right after ``<Parallel>``."""
+    max_paths: Annotated[int, Field(ge=1, le=MAX_PATHS)] = 4
+    """Most paths of a block with paths = "auto"; more is forbidden when the number is sampled."""
+    counted: bool = False
+    """A block names the number of its paths right after ``<Parallel>``: sampled with paths = "auto", else inserted."""
     max_blocks: Annotated[int, Field(ge=0)] = 2
     max_response_tokens: PositiveInt = 320
     """All tokens of a response, paths and tags included."""
     path_budget: PositiveInt = 64
     """Tokens of one path, its tags included; a longer path is closed by force."""
+    early_join: Share = 1.0
+    """Share of a block's paths after which the open ones are closed by force; 1 waits for all."""
     answer_reserve: PositiveInt = 64
     """Tokens kept free for summary and answer: no block opens when it could not be finished."""
     temperature: Annotated[float, Field(ge=0)] = 1.0
@@ -96,18 +110,27 @@ class EngineConfig(Strict):
     """Begin every response with a block: the first ``<Parallel>`` is inserted, not sampled."""
     max_rows: PositiveInt = 256
     """Rollouts decoded at once; more wait their turn."""
+    memory_gb: Annotated[float, Field(gt=0)] | None = None
+    """Memory for keys and values in GiB (default: half of what is free); fewer rollouts at once if they need more."""
 
     @model_validator(mode="after")
     def _fits(self) -> EngineConfig:
-        least = 2 + 3 * self.paths + self.answer_reserve
+        if self.paths == "auto" and not self.counted:
+            raise ValueError("engine.paths = 'auto' needs counted = true: the model writes the number of paths")
+        least = 2 + self.counted + 3 * self.most_paths + self.answer_reserve
         if self.mode == "forked" and self.max_blocks and self.max_response_tokens < least:
             raise ValueError(
                 f"engine.max_response_tokens = {self.max_response_tokens} leaves no room for one block of "
-                f"{self.paths} paths and answer_reserve = {self.answer_reserve}; use at least {least}"
+                f"{self.most_paths} paths and answer_reserve = {self.answer_reserve}; use at least {least}"
             )
         if self.force_fork and (self.mode != "forked" or not self.max_blocks):
             raise ValueError("engine.force_fork = true needs mode = 'forked' and max_blocks >= 1: nothing else forks")
         return self
+
+    @property
+    def most_paths(self) -> int:
+        """The most paths that a block may have."""
+        return self.max_paths if self.paths == "auto" else self.paths
 
 
 class BonusConfig(Strict):
@@ -168,6 +191,8 @@ class SFTStage(Strict):
     """base: tag-free worked text. trace: with tags. linear: the same traces, paths one after the other."""
     min_paths: Annotated[int, Field(ge=1, le=8)] = 2
     max_paths: Annotated[int, Field(ge=1, le=8)] = 4
+    counted: bool = False
+    """Traces name the number of paths right after ``<Parallel>``, as engine.counted and paths = "auto" need it."""
     max_blocks: PositiveInt = 2
     epochs: PositiveInt = 1
     batch_size: PositiveInt = 64

@@ -171,6 +171,8 @@ class Rollout:
     num_blocks: int
     critical_tokens: int
     """Tokens outside blocks plus, per block, its longest path, the block's tags and its summary."""
+    cut_paths: tuple[tuple[int, int], ...] = ()
+    """(block, path) of every path closed by force: its budget was spent, or enough siblings had closed."""
     error: str = ""
     """Why decoding stopped with ``stop_reason = "error"``: the row, the value and the fix."""
 

@@ -8,18 +8,18 @@ import pytest
 
 @pytest.fixture(scope="session")
 def make_model():
-    """``make(family, **overrides) -> (model, tokenizer, tags)``: small random models of three families.
+    """``make(family, **overrides) -> (model, tokenizer, tags)``: small random models of four families.
 
     The initial weights are wide, so that a wrong mask or position shows in the logits. Every call makes
     a new model with the same weights.
     """
     import torch
-    from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
+    from transformers import AutoModelForCausalLM, Gemma3TextConfig, LlamaConfig, Qwen2Config, Qwen3Config
 
     from parallel_r1.models.tiny import tiny_tokenizer
     from parallel_r1.trace.tokens import add_tags
 
-    families = {"qwen3": Qwen3Config, "llama": LlamaConfig, "qwen2": Qwen2Config}
+    families = {"qwen3": Qwen3Config, "llama": LlamaConfig, "qwen2": Qwen2Config, "gemma3": Gemma3TextConfig}
 
     def make(family="qwen3", **overrides):
         tokenizer = tiny_tokenizer()

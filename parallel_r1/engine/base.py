@@ -14,6 +14,7 @@ requests coming and going (a server) opens a `Session`:
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -57,6 +58,21 @@ class Finished:
     rollout: Rollout
 
 
+@dataclass(slots=True)
+class Counters:
+    """What the model was made to do. Prefilled tokens are ``prompt_tokens + reread_tokens``."""
+
+    passes: int = 0
+    """Forward passes."""
+    fed_tokens: int = 0
+    """Tokens read, all in all."""
+    prompt_tokens: int = 0
+    """Tokens of prompts that were read; a prompt that several samples share counts once."""
+    reread_tokens: int = 0
+    """Tokens of later paths that a causal join had to read a second time."""
+    sampled_tokens: int = 0
+
+
 class Session(Protocol):
     """Requests in flight on one backend. A context manager; one thread at a time may use it.
 
@@ -70,8 +86,8 @@ class Session(Protocol):
         """Queue a request and return its ticket: 0, 1, 2, ... in order of submission.
 
         Args:
-            config: settings of this request alone (None: the session's). ``backend``, ``max_rows`` and
-                ``memory_gb`` belong to the session and are read from its own settings.
+            config: settings of this request alone (None: the session's). ``max_rows`` and ``memory_gb``
+                belong to the session and are read from its own settings.
             on_token: hears of every token of this request, in the order in which they are decoded,
                 inserted ones included. It may call `cancel` and `submit`. What it raises leaves `step`,
                 and the session can then only be closed.
@@ -156,9 +172,20 @@ class Engine(Protocol):
 
 
 def generate_all(session: Session, requests: Sequence[Request], on_token: TokenListener | None = None) -> list[Rollout]:
-    """Submit every request to a fresh session and run it empty; rollouts in the order of the requests."""
+    """Submit every request to a fresh session and run it empty; rollouts in the order of the requests.
+
+    Requests that end with an error are warned of and returned as they are.
+
+    Raises:
+        ValueError: a request that is refused, or an error in every one of them.
+    """
     tickets = [session.submit(request, on_token=on_token) for request in requests]
     found: dict[int, Rollout] = {}
     while session.busy:
         found.update((done.ticket, done.rollout) for done in session.step())
+    errors = [rollout.error for rollout in found.values() if rollout.error]
+    if errors and len(errors) == len(tickets):
+        raise ValueError(errors[0])
+    if errors:
+        warnings.warn(f"{len(errors)} of {len(tickets)} rollouts stopped; the first: {errors[0]}", stacklevel=3)
     return [found[ticket] for ticket in tickets]

@@ -9,96 +9,30 @@ Budgets are spent before they are exceeded. A block opens only where each path c
 two tags and one token, and where ``</Parallel>`` and the reserve for summary and answer still fit; so
 an opened block is always closed. A path that reaches its budget is closed by force. Only the summary
 or the main chain can meet the response budget, and the response ends there. Whatever was cut marks
-the rollout ``truncated``.
+the rollout ``truncated``. With ``early_join`` a block also closes its last paths once enough of them
+have closed by themselves.
+
+With ``counted`` a block names the number of its paths right after ``<Parallel>``, in an ordinary token:
+sampled among the possible numbers where ``paths = "auto"``, inserted otherwise.
+
+A backend may take tokens that decide nothing in bulk: `Branch.quiet` says how many of them a strand
+can take, `Branch.extend` hands them over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from enum import IntEnum
-from typing import Literal, NamedTuple
+from collections.abc import Sequence
+from itertools import repeat
 
 from parallel_r1.config import EngineConfig
+from parallel_r1.engine.rules import Rule
+from parallel_r1.engine.steps import MAIN, Feed, Kind, Listener, Sampled, Step, Written
 from parallel_r1.trace.layout import close_position, path_start
 from parallel_r1.trace.tags import TagIds
 from parallel_r1.types import Region, StopReason, Variant
 
-MAIN = -1
-"""The strand that is no path: main chain, summary and the tags between paths."""
 LEAST_PATH = 3
 """``<Path>``, one token, ``</Path>``."""
-
-
-class Rule(IntEnum):
-    """What may be sampled at a place; the rows of `FORBIDDEN`."""
-
-    MAY_FORK = 0
-    MAIN = 1
-    PATH = 2
-    SUMMARY = 3
-    NO_FORK = 4
-    FREE = 5
-
-
-_ALL = frozenset(("parallel_open", "parallel_close", "path_open", "path_close", "summary_open", "summary_close"))
-FORBIDDEN: dict[Rule, tuple[frozenset[str], bool]] = {
-    Rule.MAY_FORK: (_ALL - {"parallel_open"}, False),
-    Rule.MAIN: (_ALL, False),
-    Rule.PATH: (_ALL - {"path_close"}, True),
-    Rule.SUMMARY: (_ALL - {"summary_close"}, True),
-    Rule.NO_FORK: (frozenset({"parallel_open"}), False),
-    Rule.FREE: (frozenset(), False),
-}
-"""Region -> (forbidden tags, is the end of the text forbidden). The last two serve constraints = false
-and mode = "linear"; there too no block opens that could not be finished."""
-
-
-def forbidden_ids(rule: Rule, tags: TagIds, stop_ids: Sequence[int]) -> frozenset[int]:
-    """The ids that may not be sampled under ``rule``."""
-    names, no_stop = FORBIDDEN[rule]
-    return frozenset(getattr(tags, name) for name in names) | (frozenset(stop_ids) if no_stop else frozenset())
-
-
-class Sampled(NamedTuple):
-    """One sampled token with its numbers (see `parallel_r1.types.Rollout`)."""
-
-    token: int
-    engine_logp: float = 0.0
-    sampling_logp: float = 0.0
-    allowed_mass: float = 1.0
-
-
-class Written(NamedTuple):
-    """One token of the response, in canonical order."""
-
-    token: int
-    forced: bool
-    engine_logp: float
-    sampling_logp: float
-    allowed_mass: float
-
-
-class Feed(NamedTuple):
-    """One token the model must read. ``sample``: the strand's next token is drawn from its logits."""
-
-    token: int
-    position: int
-    strand: int
-    sample: bool
-
-
-class Step(NamedTuple):
-    """What to do next."""
-
-    feed: tuple[Feed, ...]
-    rewind: bool = False
-    """Causal join: first forget every path of the block but the first; ``feed`` brings the others back."""
-    done: StopReason | None = None
-
-
-Kind = Literal["main", "path", "summary", "block"]
-Listener = Callable[[int, Region, bool], None]
-"""Called with (token, region, forced) as tokens are decoded."""
 
 
 class Branch:
@@ -122,8 +56,16 @@ class Branch:
         num_prompt_tokens: int,
         listener: Listener | None = None,
     ) -> None:
-        if tags is None and config.mode == "forked":
-            raise ValueError("engine.mode = 'forked' needs a tokenizer with tags; use add_tags, or mode = 'sequential'")
+        if config.mode == "forked":
+            if tags is None:
+                raise ValueError(
+                    "engine.mode = 'forked' needs a tokenizer with tags; use add_tags, or mode = 'sequential'"
+                )
+            if config.counted and not tags.counts:
+                raise ValueError(
+                    "engine.counted = true: this tokenizer has no single tokens for the numbers 1 to 8; use counted = "
+                    "false and a fixed number of paths"
+                )
         self.config, self.tags, self.stop_ids, self.variant = config, tags, frozenset(stop_ids), variant
         self.strands: list[int] = [MAIN]
         """Where the next tokens are sampled: `MAIN`, or the open paths."""
@@ -133,14 +75,18 @@ class Branch:
         self.critical_tokens = 0
         """Tokens outside blocks plus, per block, its longest path, its tags and its summary."""
         self.truncated = False
+        self.cut_paths: list[tuple[int, int]] = []
+        """(block, path) of every path that was closed by force."""
+        self.watched = listener is not None
         self._listener = listener
         self._position = num_prompt_tokens
         self._used = 0
         self._main_samples = 0
         self._in_summary = False
+        self._counting = False
         self._paths: list[list[Written]] = []
         self._fed = 0
-        self._parallel_position = 0
+        self._fork_position = 0
         self._path_limit = 0
         newline = tags.newline if tags else ()
         self._reserve = max(config.answer_reserve, len(newline) + 2)
@@ -149,6 +95,8 @@ class Branch:
         """What may be sampled next on ``strand``."""
         if self.config.mode == "linear":
             return Rule.FREE
+        if self._counting:
+            return Rule.COUNT
         if strand != MAIN:
             return Rule.PATH if self.config.constraints else Rule.FREE
         if not self.config.constraints and self.config.mode == "forked":
@@ -157,9 +105,36 @@ class Branch:
             return Rule.SUMMARY
         return Rule.MAY_FORK if self._fits() else Rule.MAIN
 
+    def quiet(self, strand: int) -> int:
+        """How many tokens that are neither tags nor ends of text ``strand`` takes before anything is decided."""
+        if strand != MAIN:
+            return self._path_limit - 2 - len(self._paths[strand])
+        if self._counting or (self.config.force_fork and not self._main_samples):
+            return 0
+        left = self.config.max_response_tokens - 1 - self._used
+        if self._in_summary or not self._fits():
+            return left
+        # A block fits while `_room(used + 1) >= LEAST_PATH`; the rule changes when it no longer does.
+        return min(left, self._left_for_paths(self._used + 1) - LEAST_PATH * self.config.most_paths)
+
+    def extend(self, strand: int, tokens: Sequence[int], *numbers: Sequence[float]) -> None:
+        """Take at most `quiet` tokens of one strand that were sampled and read, and decided nothing.
+
+        ``numbers``: their columns of engine log-probs, sampling log-probs and allowed mass.
+        """
+        path = self.written if strand == MAIN else self._paths[strand]
+        path.extend(map(Written, tokens, repeat(False), *numbers))
+        self._used += len(tokens)
+        self.critical_tokens += len(tokens)
+        if strand == MAIN:
+            self._main_samples += len(tokens)
+            self._position += len(tokens)
+        elif strand == 0:
+            self._fed = len(path)
+
     def expected_tag(self, strand: int) -> int:
         """The tag that would move the response on from here: open a block, close a path or summary; -1: none."""
-        if self.tags is None or self.config.mode == "linear":
+        if self.tags is None or self.config.mode == "linear" or self._counting:
             return -1
         if strand != MAIN:
             return self.tags.path_close
@@ -187,6 +162,8 @@ class Branch:
     # --- main chain and summary ---
 
     def _advance_main(self, sampled: Sampled) -> Step:
+        if self._counting:
+            return self._take_count(sampled)
         if self.config.force_fork and self._main_samples == 0 and self.tags is not None:
             choice, token = self.tags.parallel_open, self.tags.parallel_open
         else:
@@ -225,19 +202,46 @@ class Branch:
 
     def _room(self, used: int) -> int:
         """Tokens that each path may have once ``used`` tokens are spent, ``<Parallel>`` included."""
-        left = self.config.max_response_tokens - used - 1 - self._reserve  # 1: </Parallel>
-        return min(self.config.path_budget, left // self.config.paths)
+        return min(self.config.path_budget, self._left_for_paths(used) // self.config.most_paths)
+
+    def _left_for_paths(self, used: int) -> int:
+        """Tokens for all paths together once ``used`` are spent; their number and ``</Parallel>`` come on top."""
+        return self.config.max_response_tokens - used - self.config.counted - 1 - self._reserve
 
     # --- paths ---
 
     def _open_block(self) -> Step:
+        """``<Parallel>`` is written: ask for the number of paths, or fork."""
         assert self.tags is not None
-        self._parallel_position = self._position
         self._path_limit = self._room(self._used)
-        self._paths = [[] for _ in range(self.config.paths)]
-        self.strands = list(range(self.config.paths))
-        feed = [Feed(self.tags.parallel_open, self._position, MAIN, False)]
-        start = path_start(self._parallel_position)
+        opened = Feed(self.tags.parallel_open, self._position, MAIN, False)
+        self._position += 1
+        if self.config.paths == "auto":
+            self._counting = True
+            return Step((opened._replace(sample=True),))
+        if not self.config.counted:
+            return self._fork([opened], self.config.paths)
+        count = self.tags.counts[self.config.paths - 1]
+        self._write(count, "block")
+        self._position += 1
+        return self._fork([opened, Feed(count, self._position - 1, MAIN, False)], self.config.paths)
+
+    def _take_count(self, sampled: Sampled) -> Step:
+        """The model has said how many paths there are."""
+        assert self.tags is not None
+        self._counting = False
+        self._main_samples += 1
+        self._write(sampled, "block")
+        self._position += 1
+        feed = [Feed(sampled.token, self._position - 1, MAIN, False)]
+        return self._fork(feed, self.tags.counts.index(sampled.token) + 1)
+
+    def _fork(self, feed: list[Feed], num_paths: int) -> Step:
+        assert self.tags is not None
+        self._fork_position = self._position - 1
+        self._paths = [[] for _ in range(num_paths)]
+        self.strands = list(range(num_paths))
+        start = path_start(self._fork_position)
         for path in self.strands:
             self._write(self.tags.path_open, "path", path)
             feed.append(Feed(self.tags.path_open, start, path, True))
@@ -247,28 +251,37 @@ class Branch:
     def _advance_paths(self, sampled: Sequence[Sampled]) -> Step:
         assert self.tags is not None
         close = self.tags.path_close
-        feed: list[Feed] = []
-        live: list[int] = []
-        start = path_start(self._parallel_position)
+        before = {strand: len(self._paths[strand]) for strand in self.strands}
         for strand, choice in zip(self.strands, sampled, strict=True):
             path = self._paths[strand]
-            first_new = len(path)
             if choice.token in self.stop_ids:  # only with constraints off: the end of the text is dropped
                 self._write(close, "path", strand)
             else:
                 self._write(choice, "path", strand)
                 if choice.token != close and len(path) + 1 >= self._path_limit:
-                    self._write(close, "path", strand)
+                    self._cut(strand)
                     self.truncated = True
-            closed = path[-1].token == close
-            if not closed:
-                live.append(strand)
-            feed += [Feed(path[i].token, start + i, strand, not closed) for i in range(first_new, len(path))]
-        self.strands = live
-        if not live:
+        self.strands = [strand for strand in before if self._paths[strand][-1].token != close]
+        if len(self._paths) - len(self.strands) >= self.config.early_join * len(self._paths):
+            for strand in self.strands:
+                self._cut(strand)
+            self.strands = []
+        start = path_start(self._fork_position)
+        feed = [
+            Feed(self._paths[strand][i].token, start + i, strand, strand in self.strands)
+            for strand, first_new in before.items()
+            for i in range(first_new, len(self._paths[strand]))
+        ]
+        if not self.strands:
             return self._join(feed)
         self._fed = len(self._paths[0])
         return Step(tuple(feed))
+
+    def _cut(self, strand: int) -> None:
+        """Close a path by force."""
+        assert self.tags is not None
+        self._write(self.tags.path_close, "path", strand)
+        self.cut_paths.append((self.num_blocks - 1, strand))
 
     def _join(self, feed: list[Feed]) -> Step:
         """All paths are closed: insert ``</Parallel>``, newline, ``<Summary>`` and sample the summary."""
@@ -279,11 +292,11 @@ class Branch:
         self.critical_tokens -= excess
         if self.variant == "causal":
             # Path 1 saw what a plain causal reader sees, so its keys stay; the others are read again.
-            first = path_start(self._parallel_position)
+            first = path_start(self._fork_position)
             feed = [Feed(w.token, first + i, MAIN, False) for i, w in enumerate(joined) if i >= self._fed]
             position = first + len(joined)
         else:
-            position = close_position(self._parallel_position, longest)
+            position = close_position(self._fork_position, longest)
         self._paths, self.strands, self._in_summary = [], [MAIN], True
         closers = [self.tags.parallel_close, *self.tags.newline, self.tags.summary_open]
         for offset, token in enumerate(closers):

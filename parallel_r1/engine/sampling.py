@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from parallel_r1.config import EngineConfig
-from parallel_r1.engine.branch import Rule, forbidden_ids
+from parallel_r1.engine.rules import Rule, forbidden_ids
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
     from parallel_r1.trace.tags import TagIds
 
@@ -45,10 +45,10 @@ def seed_key(seed: Sequence[int]) -> int:
     return key
 
 
-def uniforms(keys: Sequence[int], counters: Sequence[tuple[int, int, int]]) -> NDArray[np.float64]:
-    """Numbers in [0, 1) of shape (N,), each a hash of its key and its (block, path, index)."""
-    state = np.array(keys, dtype=np.uint64)
-    for column in np.array(counters, dtype=np.uint64).reshape(-1, 3).T:
+def uniforms(keys: ArrayLike, counters: ArrayLike) -> NDArray[np.float64]:
+    """Numbers in [0, 1) of shape (N,), each a hash of its key (N,) and its (block, path, index), (N, 3)."""
+    state = np.asarray(keys, dtype=np.uint64)
+    for column in np.asarray(counters, dtype=np.uint64).reshape(-1, 3).T:
         state = _mix(state ^ column)
     return (state >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
@@ -91,24 +91,29 @@ class Sampler:
                 banned = forbidden_ids(rule, tags, stop_ids)
                 table[rule] = torch.tensor([i in banned for i in special], dtype=torch.bool, device=device)
         self._banned = table
+        self._counts = torch.tensor(tags.counts if tags else (), dtype=torch.long, device=device)
 
     def draw(
         self,
         logits: torch.Tensor,
-        rules: Sequence[int],
+        rules: ArrayLike,
         uniform: NDArray[np.float64],
-        expected: Sequence[int],
+        expected: ArrayLike,
         config: EngineConfig,
     ) -> Draws:
         """Sample one token per row of ``logits`` (N, V), at the temperature and the cuts of ``config``.
 
-        ``expected``: tag ids for ``tag_rate``, -1 for none.
+        Args:
+            rules: `Rule` of each row, (N,). Under ``Rule.COUNT`` only a number up to ``config.most_paths`` is drawn.
+            uniform: one number in [0, 1) per row.
+            expected: tag ids for ``tag_rate``, -1 for none, (N,).
         """
+        rule = torch.from_numpy(np.asarray(rules, dtype=np.int64)).to(self.device)
         scores = logits[:, : self.vocab_size].float()
         temperature = config.temperature
         if temperature not in (0.0, 1.0):
             scores = scores / temperature
-        allowed, total, kept = self._constrain(scores, rules)
+        allowed, total, kept = self._constrain(scores, rule, config.most_paths)
         target = torch.from_numpy(uniform).to(self.device)
         if temperature == 0:
             tokens = allowed.argmax(-1)
@@ -129,24 +134,30 @@ class Sampler:
         engine = scores.gather(1, tokens[:, None])[:, 0] - total
         return Draws(tokens, engine, sampling, (kept - total).exp())
 
-    def _constrain(self, scores: torch.Tensor, rules: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _constrain(
+        self, scores: torch.Tensor, rule: torch.Tensor, most_paths: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Scores with forbidden ids at -inf, and the log of the mass of all and of the allowed tokens."""
         if not len(self._special):
             total = torch.logsumexp(scores, -1)
             return scores, total, total
         special = scores[:, self._special]
-        banned = self._banned[torch.tensor(rules, device=self.device)]
+        banned = self._banned[rule]
         allowed = scores.index_copy(1, self._special, special.masked_fill(banned, -torch.inf))
-        kept = torch.logsumexp(allowed, -1)
         # The forbidden mass is added, not subtracted, so a tiny allowed mass keeps its digits.
         lost = torch.logsumexp(special.masked_fill(~banned, -torch.inf), -1)
+        counting = (rule == Rule.COUNT).nonzero()[:, 0]
+        if len(counting):
+            numbers = self._counts[:most_paths]
+            only = torch.full_like(scores[counting], -torch.inf)
+            allowed[counting] = only.index_copy(1, numbers, scores[counting][:, numbers])
+            lost[counting] = torch.logsumexp(scores[counting].index_fill(1, numbers, -torch.inf), -1)
+        kept = torch.logsumexp(allowed, -1)
         return allowed, torch.logaddexp(kept, lost), kept
 
-    def _drawn_tags(
-        self, expected: Sequence[int], target: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _drawn_tags(self, expected: ArrayLike, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Which strands draw their expected tag; the left-over of their uniform number serves the others."""
-        wanted = torch.tensor(expected, device=self.device)
+        wanted = torch.from_numpy(np.asarray(expected, dtype=np.int64)).to(self.device)
         possible = wanted >= 0
         drawn = possible & (target < self.tag_rate)
         rest = (target - self.tag_rate) / (1 - self.tag_rate) if self.tag_rate < 1 else target

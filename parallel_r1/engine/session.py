@@ -3,68 +3,59 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from parallel_r1.config import EngineConfig
-from parallel_r1.engine.base import Finished, Request, TokenEvent, TokenListener
-from parallel_r1.engine.branch import LEAST_PATH, MAIN, Branch, Feed, Listener, Sampled
+from parallel_r1.engine.base import Counters, Finished, Request, TokenEvent, TokenListener
+from parallel_r1.engine.branch import LEAST_PATH, Branch
+from parallel_r1.engine.memory import plan_memory
+from parallel_r1.engine.passes import Passes, Row, Sampling
 from parallel_r1.engine.sampling import Sampler, seed_key, uniforms
-from parallel_r1.models.attention import TreeStep, tree_masks
-from parallel_r1.models.cache import KeyValueRows
+from parallel_r1.engine.steps import MAIN, Feed, Listener, Sampled
 from parallel_r1.types import Region, Rollout, StopReason
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
     from parallel_r1.engine.tree import TreeEngine
 
-WIDE = 16
-"""Rows with more new tokens than this (prompts, causal joins) get a pass of their own."""
-MAX_PASS_TOKENS = 8192
-NO_FORK = 2**31 - 1
-
-
-@dataclass(slots=True)
-class _Row:
-    """One rollout in flight. Its place in `TreeSession.active` is its row of the cache."""
-
-    ticket: int
-    request: Request
-    config: EngineConfig
-    key: int
-    branch: Branch
-    feed: tuple[Feed, ...]
-    length: int = 0
-    """Keys stored."""
-    fork: int = NO_FORK
-    """Slot of the open block's first path token."""
-    first_path: list[int] = field(default_factory=list)
-    """Slots of path 1 of the open block."""
-
 
 class TreeSession:
-    """See `parallel_r1.engine.base.Session`. It owns the cache and the rows in flight."""
+    """See `parallel_r1.engine.base.Session`. It owns the rows in flight.
+
+    ``plan`` is the memory that they may use (see `parallel_r1.engine.memory`), ``counters`` what was done.
+    """
 
     def __init__(self, engine: TreeEngine, config: EngineConfig) -> None:
         self.engine, self.config = engine, config
-        self.model = engine.model
-        self.model_config = self.model.config.get_text_config()
-        self.device, self.dtype = self.model.device, self.model.dtype
-        self.waiting: deque[_Row] = deque()
-        self.active: list[_Row] = []
+        self.device = engine.model.device
+        self.plan = plan_memory(engine.model, config)
+        self.passes = Passes(engine.model)
+        self.table = self.passes.table
+        self.waiting: deque[Row] = deque()
+        self.rows: list[Row] = []
         self.done: list[Finished] = []
-        self.cache = KeyValueRows(self.model_config.num_hidden_layers, self.device)
         self.sampler = Sampler(len(engine.tokenizer), engine.tags, engine.stop_ids, self.device, engine.tag_rate)
+        self._decisive = np.zeros(len(engine.tokenizer), dtype=np.bool_)
+        """Ids that a branch must hear of at once: tags and ends of text."""
+        self._decisive[[*engine.stop_ids, *(engine.tags.all if engine.tags else ())]] = True
+        self._settings: dict[tuple, int] = {}
+        self._configs: list[EngineConfig] = []
         self.closed = False
         self._next_ticket = 0
         self._stepping = False
         self._unwanted: set[int] = set()
         self._decoding = engine.decoding()
         self._decoding.__enter__()
+
+    @property
+    def counters(self) -> Counters:
+        """What the model was made to do so far."""
+        return self.passes.counters
 
     # --- the door ---
 
@@ -83,7 +74,13 @@ class TreeSession:
             _listener(ticket, on_token),
         )  # fmt: skip
         feed = tuple(Feed(token, i, MAIN, i == len(prompt) - 1) for i, token in enumerate(prompt))
-        self.waiting.append(_Row(ticket, request, settings, seed_key(request.seed), branch, feed))
+        row = Row(ticket, request, settings, branch, feed)
+        if not self.plan.num_rows(row.need):
+            raise ValueError(
+                f"problem {request.problem_id!r}: {self.plan.describe(row.need, self.config.max_rows)}; raise "
+                f"engine.memory_gb or lower engine.max_response_tokens = {settings.max_response_tokens}"
+            )
+        self.waiting.append(row)
         self._next_ticket += 1
         return ticket
 
@@ -91,24 +88,30 @@ class TreeSession:
         """See `parallel_r1.engine.base.Session.step`."""
         self._refuse_closed()
         self._admit()
-        if not self.active:
+        if not self.rows:
             return []
         self._stepping = True
         with torch.no_grad():
-            strands, logits = self._forward()
-            self._sample(strands, logits)
+            self._sample(self.passes.forward(self.rows))
         self._stepping = False
         for ticket in self._unwanted:
             self._drop(ticket)
         done = [finished for finished in self.done if finished.ticket not in self._unwanted]
         self.done, self._unwanted = [], set()
+        if not self.rows:
+            self.passes.drop_keys()
         return done
 
     def cancel(self, ticket: int) -> Rollout | None:
         """See `parallel_r1.engine.base.Session.cancel`."""
-        row = next((row for row in (*self.active, *self.waiting) if row.ticket == ticket), None)
-        if row is None or ticket in self._unwanted:
+        if ticket in self._unwanted:
             return None
+        place = next((place for place, row in enumerate(self.rows) if row.ticket == ticket), None)
+        row = self.rows[place] if place is not None else next((r for r in self.waiting if r.ticket == ticket), None)
+        if row is None:
+            return None
+        if place is not None:
+            self.table.hand_over(place, row.branch)
         if self._stepping:  # called by a listener: the row leaves when the step is over
             self._unwanted.add(ticket)
         else:
@@ -118,12 +121,12 @@ class TreeSession:
     @property
     def busy(self) -> bool:
         """Is anything queued or in flight?"""
-        return bool(self.active or self.waiting)
+        return bool(self.rows or self.waiting)
 
     @property
     def num_active(self) -> int:
         """Requests that hold memory."""
-        return len(self.active)
+        return len(self.rows)
 
     @property
     def num_waiting(self) -> int:
@@ -134,8 +137,8 @@ class TreeSession:
         """Drop everything and put the model back as it was."""
         if not self.closed:
             self.closed = True
-            self.active, self.waiting = [], deque()
-            self.cache = KeyValueRows(0, self.device)
+            self.rows, self.waiting = [], deque()
+            self.passes.drop_keys()
             self._decoding.__exit__(None, None, None)
 
     def __enter__(self) -> TreeSession:
@@ -148,172 +151,132 @@ class TreeSession:
         if self.closed:
             raise ValueError("this session is closed; open another with engine.session(config)")
 
+    # --- rows come and go ---
+
+    def _admit(self) -> None:
+        """Let requests in; a few at a time, so that their prompts share passes."""
+        if not self.waiting:
+            return
+        longest = max([row.need for row in self.rows], default=0)
+        limit = min(self.config.max_rows, self.plan.num_rows(max(longest, 1)))
+        if self.rows and limit - len(self.rows) < max(1, limit // 8):
+            return
+        while self.waiting and len(self.rows) < self.config.max_rows:
+            longest = max(longest, self.waiting[0].need)
+            limit = self.plan.num_rows(max(longest, self.passes.cache.num_slots))
+            if len(self.rows) >= limit:
+                break
+            if self.passes.cache.num_rows > limit:  # longer rows, so fewer of them
+                self.passes.cache.trim(len(self.rows))
+            self._open(self.waiting.popleft())
+
+    def _open(self, row: Row) -> None:
+        place, config = len(self.rows), row.config
+        self.rows.append(row)
+        kind = (config.temperature, config.top_k, config.top_p, config.most_paths)
+        setting = self._settings.setdefault(kind, len(self._settings))
+        if setting == len(self._configs):
+            self._configs.append(config)
+        self.table.reserve(len(self.rows))
+        self.table.open(place, seed_key(row.request.seed), row.branch.watched, setting)
+        self.table.follow(place, row.branch, row.feed)
+        self.table.special[place] = True
+
     def _drop(self, ticket: int) -> None:
         self.waiting = deque(row for row in self.waiting if row.ticket != ticket)
-        for place, row in enumerate(self.active):
+        for place, row in enumerate(self.rows):
             if row.ticket == ticket:
                 self._free(place)
                 return
 
-    def _admit(self) -> None:
-        """Let requests in; a few at a time, so that their prompts share passes."""
-        free = self.config.max_rows - len(self.active)
-        if self.active and free < max(1, self.config.max_rows // 8):
-            return
-        while self.waiting and len(self.active) < self.config.max_rows:
-            self.active.append(self.waiting.popleft())
-
-    # --- forward ---
-
-    def _forward(self) -> tuple[list[tuple[int, int]], torch.Tensor]:
-        """Feed every row; returns (row, strand) per sampling place and the logits (S, V) in that order."""
-        narrow: list[int] = []
-        wide: list[int] = []
-        twins: list[tuple[int, int]] = []
-        leaders: dict[tuple[int, ...], int] = {}
-        for place, row in enumerate(self.active):
-            leader = leaders.setdefault(tuple(row.request.prompt_ids), place) if row.length == 0 else place
-            if leader != place:
-                twins.append((place, leader))
-            else:
-                (narrow if len(row.feed) <= WIDE else wide).append(place)
-        strands: list[tuple[int, int]] = []
-        logits: list[torch.Tensor] = []
-        for places in ([narrow] if narrow else []) + list(self._passes(wide)):
-            self.cache.reserve(len(self.active), max(row.length + len(row.feed) for row in self.active))
-            found, scores = self._pass(places)
-            strands += found
-            logits.append(scores)
-        return self._share_prompts(twins, strands, torch.cat(logits))
-
-    def _share_prompts(
-        self, twins: list[tuple[int, int]], strands: list[tuple[int, int]], logits: torch.Tensor
-    ) -> tuple[list[tuple[int, int]], torch.Tensor]:
-        """Samples of one group read their prompt once: copy keys and logits from each leader to its twins."""
-        if not twins:
-            return strands, logits
-        index = {place: i for i, (place, _) in enumerate(strands)}
-        for place, leader in twins:
-            row = self.active[place]
-            row.length = self.active[leader].length
-            self.cache.copy_row(leader, place, row.length)
-        copied = logits[[index[leader] for _, leader in twins]]
-        return strands + [(place, MAIN) for place, _ in twins], torch.cat([logits, copied])
-
-    def _passes(self, places: list[int]) -> Iterator[list[int]]:
-        """Split rows with much to read so that no pass grows too large."""
-        chunk: list[int] = []
-        for place in places:
-            widest = max(len(self.active[p].feed) for p in [*chunk, place])
-            if chunk and widest * (len(chunk) + 1) > MAX_PASS_TOKENS:
-                yield chunk
-                chunk = []
-            chunk.append(place)
-        if chunk:
-            yield chunk
-
-    def _pass(self, places: list[int]) -> tuple[list[tuple[int, int]], torch.Tensor]:
-        """One forward pass over the feeds of some rows, as one flat row of N tokens."""
-        tokens: list[int] = []
-        columns: list[tuple[int, int, int, int, int, int, int]] = []
-        strands: list[tuple[int, int]] = []
-        wanted: list[int] = []
-        lowest = places[0]
-        span = places[-1] + 1 - lowest
-        dense = span <= 2 * len(places)  # a slice with a few idle rows beats a copy
-        for order, place in enumerate(places):
-            row = self.active[place]
-            for query, (token, position, strand, sample) in enumerate(row.feed):
-                slot = row.length + query
-                if strand == MAIN:
-                    row.fork = NO_FORK  # a closer: the block's paths are visible from here on
-                elif row.fork == NO_FORK:
-                    row.fork, row.first_path = slot, []
-                if strand == 0:
-                    row.first_path.append(slot)
-                if sample:
-                    strands.append((place, strand))
-                    wanted.append(len(tokens))
-                tokens.append(token)
-                batch_row = place - lowest if dense else order
-                columns.append((place, slot, batch_row, query, position, strand, row.fork))
-            row.length += len(row.feed)
-        table = torch.tensor(columns, device=self.device).T
-        cache_row, key_slot, batch_row, query_slot, position, path, fork = table.unbind(0)
-        step = TreeStep(
-            cache=self.cache, cache_row=cache_row, key_slot=key_slot, batch_row=batch_row, query_slot=query_slot,
-            rows=slice(lowest, lowest + span) if dense else torch.tensor(places, device=self.device),
-            num_rows=span if dense else len(places),
-            num_queries=max(len(self.active[p].feed) for p in places),
-            num_keys=max(self.active[p].length for p in places),
-        )  # fmt: skip
-        self.cache.path[cache_row, key_slot] = path.to(torch.int32)
-        self.cache.position[cache_row, key_slot] = position.to(torch.int32)
-        out = self.model(
-            input_ids=torch.tensor([tokens], device=self.device),
-            position_ids=position[None],
-            attention_mask=tree_masks(self.model_config, step, path, fork, position, self.dtype),
-            logits_to_keep=torch.tensor(wanted, device=self.device),
-            use_cache=False,
-            tree_step=step,
-        )
-        return strands, out.logits[0]
+    def _free(self, place: int) -> None:
+        """The last row takes the place, so that the rows in flight stay together."""
+        last = len(self.rows) - 1
+        if place != last:
+            self.passes.cache.copy_row(last, place, int(self.table.length[last]))
+            self.table.move(last, place)
+            self.rows[place] = self.rows[last]
+        self.rows.pop()
 
     # --- sample and go on ---
 
-    def _sample(self, strands: list[tuple[int, int]], logits: torch.Tensor) -> None:
-        branches = [(self.active[place], strand) for place, strand in strands]
-        chosen: dict[int, list[Sampled]] = {}
-        for (place, _), values in zip(strands, self._draw(branches, logits), strict=True):
-            chosen.setdefault(place, []).append(values)
-        for place in sorted(chosen, reverse=True):
-            row = self.active[place]
-            step = row.branch.advance(chosen[place])
-            row.feed = step.feed
-            if step.done:
-                self._finish(place, step.done)
-            elif step.rewind:
-                self._rewind(place)
+    def _sample(self, where: Sampling) -> None:
+        """Draw a token on every strand; rows in which one of them decides something ask their branch."""
+        place, column = where.place, where.column
+        tokens, numbers = self._draw(where)
+        sound = np.isfinite(numbers.sum(axis=1))
+        loud = self._decisive[tokens] | (self.table.quiet[place, column] <= 0) | ~sound
+        asking = np.zeros(len(self.rows), dtype=np.bool_)
+        asking[place[loud]] = True
+        asks: NDArray[np.bool_] = asking[place]
+        calm = ~asks
+        self.table.record(place[calm], column[calm], tokens[calm], numbers[calm])
+        chosen: dict[int, list[int]] = {}
+        for i in np.flatnonzero(asks).tolist():
+            chosen.setdefault(int(place[i]), []).append(i)
+        self.counters.sampled_tokens += len(tokens)
+        # From the last row on, because the last row takes the place of one that ends.
+        for at in sorted(chosen, reverse=True):
+            self.table.hand_over(at, self.rows[at].branch)
+            drawn = chosen[at]
+            if sound[drawn].all():
+                values = zip(tokens[drawn].tolist(), numbers[drawn].tolist(), strict=True)
+                self._go_on(at, [Sampled(token, *parts) for token, parts in values])
+            else:
+                self._fail(at)
 
-    def _draw(self, branches: list[tuple[_Row, int]], logits: torch.Tensor) -> list[Sampled]:
-        """Sample one token per (row, strand); requests with equal settings are drawn together."""
-        alike: dict[tuple, list[int]] = {}
-        for i, (row, _) in enumerate(branches):
-            alike.setdefault((row.config.temperature, row.config.top_k, row.config.top_p), []).append(i)
-        found: list[Sampled] = [Sampled(0)] * len(branches)
-        for places in alike.values():
-            some = [branches[i] for i in places]
-            draws = self.sampler.draw(
-                logits if len(alike) == 1 else logits[torch.tensor(places, device=self.device)],
-                [row.branch.rule(strand) for row, strand in some],
-                uniforms([row.key for row, _ in some], [row.branch.counter(strand) for row, strand in some]),
-                [row.branch.expected_tag(strand) for row, strand in some] if self.engine.tag_rate else (),
-                some[0][0].config,
-            )
-            for i, *values in zip(places, *(column.tolist() for column in draws), strict=True):
-                found[i] = Sampled(*values)
-        return found
+    def _draw(self, where: Sampling) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Tokens (N,) and their numbers (N, 3); requests with equal settings are drawn together."""
+        place, column, table = where.place, where.column, self.table
+        uniform = uniforms(table.key[place], table.counters(place, column))
+        rules, expected = table.rule[place, column], table.expected[place, column]
+        setting = table.setting[place]
+        kinds = np.unique(setting)
+        tokens = np.zeros(len(place), dtype=np.int64)
+        numbers = np.zeros((len(place), 3), dtype=np.float32)
+        for kind in kinds.tolist():
+            some = np.flatnonzero(setting == kind)
+            logits = where.logits if len(kinds) == 1 else where.logits[torch.from_numpy(some).to(self.device)]
+            draws = self.sampler.draw(logits, rules[some], uniform[some], expected[some], self._configs[kind])
+            tokens[some] = draws.tokens.cpu().numpy()
+            numbers[some] = torch.stack(draws[1:], dim=1).float().cpu().numpy()
+        return tokens, numbers
+
+    def _go_on(self, place: int, sampled: list[Sampled]) -> None:
+        row = self.rows[place]
+        step = row.branch.advance(sampled)
+        if step.done:
+            self._finish(place, step.done)
+            return
+        if step.rewind:
+            self._rewind(place)
+        row.feed = step.feed
+        self.table.follow(place, row.branch, step.feed)
 
     def _rewind(self, place: int) -> None:
         """Causal join: keep path 1, bring its keys together, forget the other paths."""
-        row = self.active[place]
-        self.cache.compact(place, torch.tensor(row.first_path, device=self.device), row.fork)
-        row.length = row.fork + len(row.first_path)
+        table, end = self.table, int(self.table.length[place])
+        table.length[place] = self.passes.cache.keep_first_path(place, int(table.fork[place]), end)
+        self.counters.reread_tokens += end - int(table.length[place])
 
-    def _finish(self, place: int, reason: StopReason) -> None:
+    def _fail(self, place: int) -> None:
+        """Not a number: end this row alone, and leave nothing of it in its place."""
+        row = self.rows[place]
+        problem = (
+            f"problem {row.request.problem_id!r} (request {row.ticket}): the model's logits are not finite (NaN or "
+            f"infinite) after {len(row.branch.so_far()[0])} tokens; its weights have diverged or overflow in "
+            f"{self.engine.model.dtype}: load an earlier checkpoint, or decode in float32"
+        )
+        self.passes.cache.wipe(place)
+        self._finish(place, "error", problem)
+
+    def _finish(self, place: int, reason: StopReason, problem: str = "") -> None:
         """Hand out the rollout and free its row."""
-        row = self.active[place]
-        self.done.append(Finished(row.ticket, self._rollout(row, reason)))
+        row = self.rows[place]
+        self.done.append(Finished(row.ticket, self._rollout(row, reason, problem)))
         self._free(place)
 
-    def _free(self, place: int) -> None:
-        """The last row takes the place, so that the rows in flight stay together."""
-        row, last = self.active[place], self.active.pop()
-        if last is not row:
-            self.cache.copy_row(len(self.active), place, last.length)
-            self.active[place] = last
-
-    def _rollout(self, row: _Row, reason: StopReason) -> Rollout:
+    def _rollout(self, row: Row, reason: StopReason, problem: str = "") -> Rollout:
         branch = row.branch
         written, critical = branch.so_far()
         columns = tuple(zip(*written, strict=True)) or ((),) * 5
@@ -321,8 +284,9 @@ class TreeSession:
         return Rollout(
             problem_id=row.request.problem_id, prompt_ids=tuple(row.request.prompt_ids), response_ids=ids,
             forced=forced, engine_logps=engine, sampling_logps=sampling, allowed_mass=mass, stop_reason=reason,
-            truncated=branch.truncated or reason == "cancelled", seed=tuple(row.request.seed),
+            truncated=branch.truncated or reason in ("cancelled", "error"), seed=tuple(row.request.seed),
             weight_version=self.engine.weight_version, num_blocks=branch.num_blocks, critical_tokens=critical,
+            cut_paths=tuple(branch.cut_paths), error=problem,
         )  # fmt: skip
 
 

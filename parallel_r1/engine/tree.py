@@ -9,7 +9,8 @@ paths but the first, whose keys are already what a plain causal reader would hav
 others again in canonical order together with the closers. All rows share each pass; a row that ends
 makes room for the next request (continuous batching), and no result depends on who else was there.
 
-Left out: paging, a model-chosen number of paths, several devices.
+What happens in a step stands in `parallel_r1.engine.session` (rows come and go), `parallel_r1.engine.passes`
+(what the model reads) and `parallel_r1.engine.table` (the rows as arrays). Left out: paging, several devices.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from parallel_r1.config import EngineConfig
-from parallel_r1.engine.base import Request, TokenListener, generate_all
+from parallel_r1.engine.base import Counters, Request, TokenListener, generate_all
 from parallel_r1.engine.session import TreeSession, check_settings
-from parallel_r1.models.attention import TREE_ATTENTION
+from parallel_r1.models.attention import layer_masks
+from parallel_r1.models.decode import TREE_ATTENTION
 from parallel_r1.trace.tags import TagIds
 from parallel_r1.types import Rollout, Variant
 
@@ -39,7 +42,7 @@ class TreeEngine:
             never forks does. Such tokens count as sampled from the mixture; see `Sampler`.
 
     Raises:
-        ValueError: a model whose attention cannot be replaced.
+        ValueError: a model whose attention cannot be replaced, or does what no mask can describe.
     """
 
     def __init__(
@@ -54,6 +57,13 @@ class TreeEngine:
         if not getattr(model, "_supports_attention_backend", False):
             raise ValueError(f"{type(model).__name__} does not dispatch attention through AttentionInterface; "
                              "use a model that transformers supports with custom attention")  # fmt: skip
+        text_config = model.config.get_text_config()
+        layer_masks(text_config, lambda window: torch.empty(0))
+        if getattr(text_config, "attn_logit_softcapping", None):
+            raise ValueError(
+                f"attn_logit_softcapping = {text_config.attn_logit_softcapping}: the engine does not cap attention "
+                "scores; use a model without it (Gemma 3 instead of Gemma 2)"
+            )
         if not 0 <= tag_rate <= 1:
             raise ValueError(f"tag_rate = {tag_rate}: a probability is between 0 and 1")
         self.model, self.tokenizer, self.tags = model, tokenizer, tags
@@ -61,6 +71,8 @@ class TreeEngine:
         self.variant: Variant = variant
         self.tag_rate = tag_rate
         self.weight_version = 0
+        self.counters = Counters()
+        """What the last session, or the last call of `generate`, made the model do."""
         self._open: TreeSession | None = None
 
     def session(self, config: EngineConfig) -> TreeSession:
@@ -73,6 +85,7 @@ class TreeEngine:
             raise ValueError("this engine has an open session; submit to it, or close() it first")
         check_settings(self, config)
         self._open = TreeSession(self, config)
+        self.counters = self._open.counters
         return self._open
 
     def generate(

@@ -1,40 +1,33 @@
-"""How the layout rule enters a transformers model: one hook for training, one function for decoding.
+"""How the layout rule enters a transformers model for scoring: one hook.
 
-- `install_layout_hook` puts ONE forward pre-hook on the backbone. It turns ids into ``position_ids``
-  and an explicit 4-D mask, so any trainer that calls the model with ids and a 2-D ``attention_mask``
-  scores tokens under the layout. It fires under fused LM heads too, as they still run the backbone.
-- ``parallel_r1_tree`` is an attention function registered through ``AttentionInterface``. The rollout
-  engine calls the model with all query tokens of all rows in one flat row and hands over a `TreeStep`
-  that says where each token's key goes and which keys it sees.
+`install_layout_hook` puts ONE forward pre-hook on the backbone. It turns ids into ``position_ids`` and
+an explicit 4-D mask, so any trainer that calls the model with ids and a 2-D ``attention_mask`` scores
+tokens under the layout. It fires under fused LM heads too, as they still run the backbone. How the
+rollout engine decodes under the same rule is in `parallel_r1.models.decode`.
 
 The mask is always a float in the model's dtype (``eager`` attention adds it to the scores, so a
 boolean one gives wrong logits without a word) and always present (restarted positions without a mask
 switch on transformers' packed-sequence masking). Flash and flex attention are refused: the one
 ignores a dense mask, the other has no backward pass on CPU.
 
-Legend: B rows, T tokens, Q padded queries of a row, L keys, N flat query tokens, H query heads,
-M key heads, G = H / M heads per group, D head size.
+Legend: B rows, T tokens.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention
-from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers import PreTrainedModel
 
-from parallel_r1.models.cache import KeyValueRows
 from parallel_r1.trace.layout import layout
 from parallel_r1.trace.tags import TagIds
 from parallel_r1.types import Phase, Variant
 
-TREE_ATTENTION = "parallel_r1_tree"
 FULL, SLIDING = "full_attention", "sliding_attention"
 
 
@@ -70,8 +63,6 @@ def additive(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     mask = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
     return mask.masked_fill_(~visible, torch.finfo(dtype).min)
 
-
-# --- training: the hook ---------------------------------------------------------------------------
 
 _HOOKED: WeakSet[nn.Module] = WeakSet()
 
@@ -170,110 +161,3 @@ def row_masks(
         return additive(visible[:, None], dtype)
 
     return position, build
-
-
-# --- decoding: the attention function ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class TreeStep:
-    """Where the N flat query tokens of one forward pass belong. Index tensors have shape (N,)."""
-
-    cache: KeyValueRows
-    cache_row: torch.Tensor
-    """Row of the cache."""
-    key_slot: torch.Tensor
-    """Place of the token's own key within its row."""
-    batch_row: torch.Tensor
-    """Row of the padded attention batch."""
-    query_slot: torch.Tensor
-    """Place among the row's queries."""
-    rows: slice | torch.Tensor
-    """The B cache rows of the attention batch; a slice costs no copy."""
-    num_rows: int
-    num_queries: int
-    """Q, the most queries of any row."""
-    num_keys: int
-    """L, the longest row after this step."""
-
-
-def tree_masks(
-    config: Any, step: TreeStep, path: torch.Tensor, fork: torch.Tensor, position: torch.Tensor, dtype: torch.dtype
-) -> torch.Tensor | dict[str, torch.Tensor]:
-    """The layout rule over keys stored in decode order: (B, 1, G * Q, L) per layer type.
-
-    A query sees the keys stored up to its own, except those of a sibling path in the open block.
-
-    Args:
-        path: path of each query token, shape (N,); -1 outside of an open block.
-        fork: slot at which the open block's first path begins, shape (N,); for a query outside of an
-            open block any number past the row's end.
-        position: position of each query token, shape (N,).
-    """
-    cache, keys = step.cache, step.num_keys
-    at = (step.batch_row, step.query_slot)
-    size = (step.num_rows, step.num_queries, 1)
-
-    def padded(values: torch.Tensor, empty: int) -> torch.Tensor:
-        out = torch.full(size[:2], empty, dtype=torch.int32, device=values.device)
-        out[at] = values.to(torch.int32)
-        return out[:, :, None]
-
-    slot = torch.arange(keys, dtype=torch.int32, device=path.device)
-    same_path = cache.path[step.rows, None, :keys] == padded(path, -1)
-    visible = (slot <= padded(step.key_slot, -1)) & ((slot < padded(fork, 0)) | same_path)
-    query_position = padded(position, 0)
-    group = config.num_attention_heads // (getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
-
-    def build(window: int | None) -> torch.Tensor:
-        seen = visible
-        if window is not None:
-            seen = seen & (query_position - cache.position[step.rows, None, :keys] < window)
-        mask = additive(seen, dtype)[:, None].expand(-1, group, -1, -1)
-        return mask.reshape(step.num_rows, 1, group * step.num_queries, keys)
-
-    return layer_masks(config, build)
-
-
-def tree_attention(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor,
-    scaling: float | None = None,
-    tree_step: TreeStep | None = None,
-    **kwargs: Any,
-) -> tuple[torch.Tensor, None]:
-    """Attention of N flat query tokens over the key rows they belong to.
-
-    ``query`` (1, H, N, D), ``key`` and ``value`` (1, M, N, D), ``attention_mask`` (B, 1, G * Q, L).
-    The G query heads that share a key head are folded into the query axis, so keys are never repeated.
-    """
-    if tree_step is None:
-        raise ValueError(f"attn_implementation = {TREE_ATTENTION!r} is for the rollout engine; use 'sdpa'")
-    if kwargs.get("softcap") is not None or kwargs.get("s_aux") is not None:
-        raise ValueError("this model caps or sinks its attention scores, which the rollout engine does not do")
-    step = tree_step
-    step.cache.store(module.layer_idx, step, key[0].transpose(0, 1), value[0].transpose(0, 1))
-    num_heads, num_tokens, size = query.shape[1:]
-    num_key_heads = key.shape[1]
-    group = num_heads // num_key_heads
-    padded = query.new_zeros(step.num_rows, step.num_queries, num_heads, size)
-    padded[step.batch_row, step.query_slot] = query[0].transpose(0, 1)
-    folded = padded.view(step.num_rows, step.num_queries, num_key_heads, group, size).permute(0, 2, 3, 1, 4)
-    keys, values = step.cache.read(module.layer_idx, step)
-    out = scaled_dot_product_attention(
-        folded.reshape(step.num_rows, num_key_heads, group * step.num_queries, size),
-        keys,
-        values,
-        attn_mask=attention_mask,
-        scale=scaling,
-    )
-    size = out.shape[-1]
-    out = out.view(step.num_rows, num_key_heads, group, step.num_queries, size).permute(0, 3, 1, 2, 4)
-    return out[step.batch_row, step.query_slot].reshape(1, num_tokens, num_heads, size), None
-
-
-AttentionInterface.register(TREE_ATTENTION, tree_attention)
-AttentionMaskInterface.register(TREE_ATTENTION, lambda *args, **kwargs: None)

@@ -5,10 +5,13 @@ its "Seen" and "Unseen" models). A query at index q sees the key at index k when
 
     visible(q, k) = k <= q and not (hidden_from[k] <= q < hidden_to[k])
 
-A block runs from ``<Parallel>`` to ``</Parallel>``. Inside it a new segment starts at every
-``<Path>`` and after every ``</Path>``; so a path is a segment, and so is stray text between paths.
+A block runs from ``<Parallel>`` to ``</Parallel>``. What stands before its first path tag (the number
+of paths, where a block names it) belongs to the main chain: all paths see it. From there on a new
+segment starts at every ``<Path>`` and after every ``</Path>``; so a path is a segment, and so is stray
+text between paths.
 
-- structured: every segment starts at position p + 1 (p: the position of ``<Parallel>``); its tokens
+- structured: every segment starts at position p + 1 (p: the position of the token before the first
+  segment, which is ``<Parallel>`` where no number follows it); its tokens
   are hidden from the segment's end until ``</Parallel>``, which stands at p + 1 + the longest
   segment. A block that never closes stays hidden to the end of the row.
 - causal, scoring: positions 0, 1, 2, ...; nothing is hidden.
@@ -56,14 +59,17 @@ class Layout:
         return (query >= query.T) & ~hidden
 
 
-def path_start(parallel_position: int) -> int:
-    """Position of the first token of every path of a block (structured, and while decoding)."""
-    return parallel_position + 1
+def path_start(fork_position: int) -> int:
+    """Position of the first token of every path (structured, and while decoding).
+
+    ``fork_position`` is that of the last token that all paths share: ``<Parallel>`` or the number after it.
+    """
+    return fork_position + 1
 
 
-def close_position(parallel_position: int, longest: int) -> int:
+def close_position(fork_position: int, longest: int) -> int:
     """Position of ``</Parallel>`` after a longest path of ``longest`` tokens, tags included (structured)."""
-    return parallel_position + 1 + longest
+    return fork_position + 1 + longest
 
 
 def layout(ids: Sequence[int], tags: TagIds, variant: Variant, phase: Phase = "scoring") -> Layout:
@@ -76,6 +82,8 @@ def layout(ids: Sequence[int], tags: TagIds, variant: Variant, phase: Phase = "s
     [0, 1, 2, 3, 4, 5, 2, 3, 4, 6, 7]
     >>> row.hidden_from.tolist(), row.hidden_to.tolist()
     ([0, 0, 6, 6, 6, 6, 9, 9, 9, 0, 0], [0, 0, 9, 9, 9, 9, 9, 9, 9, 0, 0])
+    >>> layout([5, 90, 2, 92, 1, 93, 92, 3, 93, 91, 6], tags, "structured").position.tolist()
+    [0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7]
 
     Raises:
         ValueError: an unknown variant or phase.
@@ -104,27 +112,26 @@ def _lay_out_blocks(
 ) -> None:
     """Write the blocks of ``row`` into the three arrays, jumping from tag to tag."""
     num_tokens = len(row)
-    opened = -1  # index of the open <Parallel>
-    cuts: list[int] = []
+    is_open = False
+    cuts: list[int] = []  # of the open block; empty before its first path tag
     for index, tag in _tags_of(row, tags):
-        if opened < 0:
-            if tag == tags.parallel_open:
-                opened, cuts = index, [index + 1]
+        if not is_open:
+            is_open, cuts = tag == tags.parallel_open, []
         elif tag == tags.path_open:
             cuts.append(index)
         elif tag == tags.path_close:
-            cuts.append(index + 1)
+            cuts += [index, index + 1] if not cuts else [index + 1]
         elif tag == tags.parallel_close:
-            if not only_open:
+            if cuts and not only_open:
                 cuts.append(index)
-                parallel_position = int(position[opened])
-                longest = _lay_out_segments(cuts, parallel_position, index, position, hidden_from, hidden_to)
-                first = close_position(parallel_position, longest)
+                fork_position = int(position[cuts[0] - 1])
+                longest = _lay_out_segments(cuts, fork_position, index, position, hidden_from, hidden_to)
+                first = close_position(fork_position, longest)
                 position[index:] = np.arange(first, first + num_tokens - index)
-            opened = -1
-    if opened >= 0:
+            is_open = False
+    if is_open and cuts:
         cuts.append(num_tokens)
-        _lay_out_segments(cuts, int(position[opened]), num_tokens, position, hidden_from, hidden_to)
+        _lay_out_segments(cuts, int(position[cuts[0] - 1]), num_tokens, position, hidden_from, hidden_to)
 
 
 def _tags_of(row: NDArray[np.int64], tags: TagIds) -> list[tuple[int, int]]:
@@ -137,7 +144,7 @@ def _tags_of(row: NDArray[np.int64], tags: TagIds) -> list[tuple[int, int]]:
 
 def _lay_out_segments(
     cuts: list[int],
-    parallel_position: int,
+    fork_position: int,
     close: int,
     position: NDArray[np.int64],
     hidden_from: NDArray[np.int64],
@@ -148,7 +155,7 @@ def _lay_out_segments(
     Returns the length of the longest segment.
     """
     longest = 0
-    first = path_start(parallel_position)
+    first = path_start(fork_position)
     hidden_to[cuts[0] : close] = close
     for start, end in pairwise(cuts):
         if end > start:

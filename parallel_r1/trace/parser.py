@@ -38,6 +38,8 @@ class Source:
     content: Callable[[int, int], Content]
     fold: Callable[[Content], Content]
     """White space folded; empty (falsy) when there is nothing else."""
+    count: Callable[[Content], int | None]
+    """The number of paths that a piece of content names, and nothing else; None where it does not."""
 
     def is_blank(self, start: int, end: int) -> bool:
         return start >= end or not self.fold(self.content(start, end))
@@ -49,6 +51,8 @@ class _Open:
 
     index: int
     start: int
+    head: int
+    """Where ``<Parallel>`` ends; the number of paths may stand here."""
     end: int
     stage: str = "paths"  # paths -> path -> paths ... -> after -> summary
     paths: list[PathSpan] = field(default_factory=list)
@@ -57,6 +61,7 @@ class _Open:
     summary: Content | None = None
     summary_start: int | None = None
     text_seen: bool = False
+    count: int | None = None
     closed: bool = False
 
 
@@ -108,6 +113,10 @@ class Parser:
         if block is None or block.stage in ("after", "summary"):
             self.main.append((start, end))  # dropped again if the summary closes
         if block is not None and block.stage in ("paths", "after") and not self.source.is_blank(start, end):
+            if block.stage == "paths" and start == block.head:
+                block.count = self.source.count(self.source.content(start, end))
+                if block.count is not None:
+                    return
             if block.stage == "paths":
                 self._fault("text_between_paths", start)
             block.text_seen = True
@@ -142,7 +151,7 @@ class Parser:
         if stage != "main":
             self._fault("unclosed_summary" if stage == "summary" else "missing_summary", tag.start)
             self._finish()
-        self.open = _Open(len(self.blocks), tag.start, tag.end)
+        self.open = _Open(len(self.blocks), tag.start, tag.end, tag.end)
 
     @property
     def _current(self) -> _Open:
@@ -173,6 +182,8 @@ class Parser:
             self._close_path(tag.start, tag.start, closed=False)
         if not block.paths:
             self._fault("no_path", block.start)
+        if block.count not in (None, len(block.paths)):
+            self._fault("wrong_count", block.head)
         block.stage, block.end, block.text_seen = "after", tag.end, False
 
     def _open_summary(self, tag: Tag) -> None:

@@ -1,8 +1,9 @@
 """The grammar of a trace: six tags, one lexer per input, one parser, faults by name. Free of torch.
 
     trace  = { text | block }
-    block  = <Parallel> path { path } </Parallel> <Summary> text </Summary>
+    block  = <Parallel> [ count ] path { path } </Parallel> <Summary> text </Summary>
     path   = <Path> text </Path>
+    count  = "1" | ... | "8"                   how many paths follow
 
 White space may stand between the tags of a block. Both lexers are here; the one parser they feed is
 `parallel_r1.trace.parser`.
@@ -12,6 +13,7 @@ Faults (the reference checker of the paper passes most of these, SPEC section 3)
     empty_path, empty_summary      nothing but white space between the tags
     duplicate_path                 two or more paths, and all of them say the same
     no_path                        a block without a path
+    wrong_count                    the number after ``<Parallel>`` is not the number of paths
     text_between_paths             text in a block that belongs to no path
     text_before_summary            text between ``</Parallel>`` and ``<Summary>``
     missing_summary                a block that another block, or the end, follows directly
@@ -33,6 +35,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from parallel_r1.config import MAX_PATHS
 from parallel_r1.trace.parser import PARALLEL, PARALLEL_END, PATH, PATH_END, SUMMARY, Content, Parser, Source, Tag
 from parallel_r1.types import Trace
 
@@ -45,6 +48,7 @@ _LOOKALIKE = re.compile(
     r"(?:>|&gt;|\uff1e|\u203a)",
     re.IGNORECASE,
 )
+_COUNTS = frozenset(str(number) for number in range(1, MAX_PATHS + 1))
 _NO_GAP = {(PARALLEL, PATH), (PATH_END, PATH), (PATH_END, PARALLEL_END)}
 
 
@@ -62,6 +66,8 @@ class TagIds:
     """The ids of the newline that the engine inserts after ``</Parallel>``."""
     blank: frozenset[int] = field(default=frozenset(), repr=False)
     """All ids that decode to white space alone; they may stand between the tags of a block."""
+    counts: tuple[int, ...] = field(default=(), repr=False)
+    """The ids of "1" .. "8", an ordinary token each; empty where the tokenizer has no such tokens."""
 
     @property
     def in_order(self) -> tuple[int, ...]:
@@ -79,7 +85,7 @@ class TagIds:
 
 def parse_text(text: str, truncated: bool = False) -> Trace:
     """Parse a response as text; offsets count characters. ``truncated``: a limit cut the response."""
-    source = Source(len(text), lambda start, end: text[start:end], lambda part: " ".join(str(part).split()))
+    source = Source(len(text), lambda start, end: text[start:end], lambda part: " ".join(str(part).split()), _count_of)
     lookalikes = sum(match.group() not in TAGS for match in _LOOKALIKE.finditer(text))
     return Parser(source, list(_lex_text(text)), truncated).trace("".join, lookalikes)
 
@@ -93,7 +99,12 @@ def parse_ids(ids: Sequence[int], tags: TagIds, truncated: bool = False) -> Trac
     row = tuple(ids)
     kinds = {token: kind for kind, token in enumerate(tags.in_order)}
     blank = tags.blank | frozenset(tags.newline)
-    source = Source(len(row), lambda start, end: row[start:end], lambda part: _fold_ids(part, blank))
+    numbers: dict[tuple[int, ...], int] = {(token,): number for number, token in enumerate(tags.counts, start=1)}
+
+    def fold(part: Content) -> tuple[int, ...]:
+        return _fold_ids(part, blank)
+
+    source = Source(len(row), lambda start, end: row[start:end], fold, lambda part: numbers.get(fold(part)))
     found = [Tag(kinds[token], i, i + 1) for i, token in enumerate(row) if token in kinds]
     return Parser(source, found, truncated).trace(lambda parts: tuple(i for part in parts for i in part), 0)
 
@@ -102,6 +113,17 @@ def render_block(paths: Sequence[str], summary: str) -> str:
     """The canonical text of one block."""
     inner = "".join(f"<Path>{path}</Path>" for path in paths)
     return f"<Parallel>{inner}</Parallel>\n<Summary>{summary}</Summary>"
+
+
+def with_counts(text: str) -> str:
+    """A trace whose blocks name the number of their paths right after ``<Parallel>``; faulty blocks are left alone."""
+    pieces, done = [], 0
+    for block in parse_text(text).blocks:
+        head = block.start + len(TAGS[PARALLEL])
+        if block.well_formed and 1 <= len(block.paths) <= MAX_PATHS:
+            pieces += [text[done:head], str(len(block.paths))]
+            done = block.paths[0].start
+    return "".join([*pieces, text[done:]])
 
 
 def canonical(text: str) -> str:
@@ -114,6 +136,8 @@ def canonical(text: str) -> str:
                 gap = ""
             elif (last, tag.kind) == (PARALLEL_END, SUMMARY):
                 gap = "\n"
+        elif (last, tag.kind) == (PARALLEL, PATH) and _count_of(gap) is not None:
+            gap = gap.strip()
         parts += [gap, TAGS[tag.kind]]
         done, last = tag.end, tag.kind
     return "".join([*parts, text[done:]])
@@ -147,6 +171,11 @@ def good_block(trace: Trace) -> bool:
 def _lex_text(text: str) -> Iterator[Tag]:
     for match in _TAG.finditer(text):
         yield Tag(TAGS.index(match.group()), match.start(), match.end())
+
+
+def _count_of(part: Content) -> int | None:
+    number = str(part).strip()
+    return int(number) if number in _COUNTS else None
 
 
 def _fold_ids(ids: Content, blank: frozenset[int]) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from parallel_r1.config import MAX_PATHS
 from parallel_r1.trace.tags import TAGS, TagIds
 
 if TYPE_CHECKING:
@@ -88,7 +89,8 @@ def tag_ids(tokenizer: PreTrainedTokenizerBase) -> TagIds:
             )
     if len(set(ids)) != len(TAGS):
         raise ValueError(f"tokenizer {_name(tokenizer)}: two tags share an id ({ids}); use a clean tokenizer")
-    return TagIds(*ids, newline=tuple(plain_ids(tokenizer, "\n")), blank=_blank_ids(tokenizer))  # pyright: ignore[reportArgumentType]
+    newline = tuple(plain_ids(tokenizer, "\n"))
+    return TagIds(*ids, newline=newline, blank=_blank_ids(tokenizer), counts=_count_ids(tokenizer))  # pyright: ignore[reportArgumentType]
 
 
 def stop_ids(tokenizer: PreTrainedTokenizerBase, model_config: Any, generation_config: Any = None) -> tuple[int, ...]:
@@ -280,6 +282,12 @@ def _blank_ids(tokenizer: PreTrainedTokenizerBase) -> frozenset[int]:
         if piece.translate(_BLANK_MARKS).isspace() or piece in ("<0x09>", "<0x0A>", "<0x0D>", "<0x20>")
     ]
     return frozenset(token for token in candidates if not str(tokenizer.decode([token])).strip())
+
+
+def _count_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
+    """The ids of "1" .. "8" as a block may name the number of its paths; empty unless each is one token."""
+    ids = [plain_ids(tokenizer, str(number)) for number in range(1, MAX_PATHS + 1)]
+    return tuple(i[0] for i in ids) if all(len(i) == 1 for i in ids) and len({*map(tuple, ids)}) == MAX_PATHS else ()
 
 
 def _opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:

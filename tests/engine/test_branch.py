@@ -1,18 +1,26 @@
 """The state machine: grammar, budgets, inserted tokens. No model is needed."""
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parallel_r1.config import EngineConfig
-from parallel_r1.engine.branch import MAIN, Branch, Rule, Sampled, forbidden_ids
+from parallel_r1.engine.branch import Branch
+from parallel_r1.engine.rules import Rule, forbidden_ids
+from parallel_r1.engine.steps import MAIN, Sampled
 from parallel_r1.trace.layout import layout
 from parallel_r1.trace.tags import TagIds, parse_ids
 
-TAGS = TagIds(101, 102, 103, 104, 105, 106, newline=(10,))
+COUNTS = tuple(range(91, 99))
+TAGS = TagIds(101, 102, 103, 104, 105, 106, newline=(10,), counts=COUNTS)
 OPEN, CLOSE, PATH, END_PATH, SUMMARY, END_SUMMARY = TAGS.in_order
 STOP = 1
 PROMPT = 5
+
+
+VARIANTS = pytest.mark.parametrize("variant", ["causal", "structured"])
 
 
 def config(**changes):
@@ -111,6 +119,7 @@ def test_rules_of_every_region():
         (Rule.SUMMARY, {END_SUMMARY}),
         (Rule.NO_FORK, set(TAGS.all) - {OPEN} | {STOP}),
         (Rule.FREE, set(TAGS.all) | {STOP}),
+        (Rule.COUNT, set()),
     ],
 )
 def test_table_of_allowed_tags(rule, allowed):
@@ -165,6 +174,67 @@ def test_empty_paths_and_one_path():
     assert ids_of(branch) == [OPEN, PATH, END_PATH, CLOSE, 10, SUMMARY, END_SUMMARY, STOP]
 
 
+def test_early_join_closes_the_last_paths_by_force_and_marks_them():
+    paths = [[20, 21, 22, 23, END_PATH], [30, END_PATH], [40, END_PATH], [50, 51, 52, END_PATH]]
+    for share, lengths, cut in ((0.5, [4, 3, 3, 4], [(0, 0), (0, 3)]), (0.75, [6, 3, 3, 5], [(0, 0)])):
+        branch, _, _ = play(script([OPEN, 8, END_SUMMARY, STOP], [paths]), config(paths=4, early_join=share))
+        (block,) = parse_ids(ids_of(branch), TAGS).blocks
+        expected = [4, 3, 3, 4] if share == 0.5 else [6, 3, 3, 5]
+        assert [span.end - span.start for span in block.paths] == expected == lengths
+        assert branch.cut_paths == cut and not branch.truncated and block.well_formed
+        for number, span in enumerate(block.paths):
+            assert branch.written[span.end - 1].forced == ((0, number) in cut)
+        assert branch.critical_tokens == len(branch.written) - sum(lengths) + max(lengths)
+
+
+def test_a_path_at_its_budget_is_marked_too():
+    branch, _, _ = play(script([OPEN, END_SUMMARY, STOP], [[[7] * 20, [7, END_PATH]]]), config())
+    assert branch.cut_paths == [(0, 0)] and branch.truncated
+
+
+@VARIANTS
+def test_the_model_says_how_many_paths_a_block_gets(variant):
+    text = [7, OPEN, COUNTS[2], 8, END_SUMMARY, OPEN, COUNTS[0], 8, END_SUMMARY, 9, STOP]
+    paths = [[[20, END_PATH], [30, 31, END_PATH], [40, END_PATH]], [[50, END_PATH]]]
+    cfg = config(paths="auto", counted=True)
+    rules = []
+
+    def choose(branch, strand):
+        rules.append(branch.rule(strand))
+        return told(branch, strand)
+
+    told = script(text, paths)
+    branch, steps, _ = play(choose, cfg, variant)
+    ids = ids_of(branch)
+    assert rules.count(Rule.COUNT) == 2
+    assert ids[:5] == [7, OPEN, COUNTS[2], PATH, 20] and not branch.written[2].forced
+    trace = parse_ids(ids, TAGS)
+    assert trace.well_formed and [len(b.paths) for b in trace.blocks] == [3, 1]
+    row = layout([2] * PROMPT + ids, TAGS, variant)
+    fed = {(f.token, f.position) for step in steps for f in step.feed}
+    assert all(pair in fed for pair in list(zip(ids, row.position[PROMPT:].tolist(), strict=True))[:-1])
+
+
+def test_a_fixed_number_of_paths_can_be_written_too():
+    choose = script([OPEN, 8, END_SUMMARY, STOP], [[[20, END_PATH], [30, END_PATH]]])
+    branch, _, _ = play(choose, config(counted=True))
+    assert ids_of(branch)[:3] == [OPEN, COUNTS[1], PATH] and branch.written[1].forced
+    assert parse_ids(ids_of(branch), TAGS).well_formed
+
+
+def test_numbers_need_tokens_of_their_own():
+    bare = TagIds(101, 102, 103, 104, 105, 106, newline=(10,))
+    with pytest.raises(ValueError, match="no single tokens for the numbers"):
+        Branch(config(counted=True), bare, (STOP,), "structured", PROMPT)
+
+
+def test_a_forced_fork_is_inserted_once():
+    choose = script([55, END_SUMMARY, 9, STOP], [[[20, END_PATH], [30, END_PATH]]])
+    branch, _, _ = play(choose, config(force_fork=True))
+    assert ids_of(branch)[:3] == [OPEN, PATH, 20] and branch.written[0].forced
+    assert branch.num_blocks == 1 and not branch.written[-2].forced
+
+
 def test_sequential_forbids_all_tags_and_needs_none():
     for tags in (TAGS, None):
         branch = Branch(config(mode="sequential"), tags, (STOP,), "structured", PROMPT)
@@ -205,6 +275,69 @@ def test_listener_hears_every_token_with_its_region():
     assert (20, "path", 0, 0) in kinds and (PATH, "path", 0, 1) in kinds
     assert (SUMMARY, "summary", 0, -1) in kinds and (END_SUMMARY, "summary", 0, -1) in kinds
     assert [f for t, _, f in heard if t == PATH] == [True, True]
+
+
+SPECIAL = {STOP, *TAGS.all}
+
+
+def in_bulk(choose, cfg, variant):
+    """`play`, but tokens that decide nothing are kept back and handed over by `extend`."""
+    branch = Branch(cfg, TAGS, (STOP,), variant, PROMPT)
+    while True:
+        kept = {strand: [] for strand in branch.strands}
+        quiet = {strand: branch.quiet(strand) for strand in branch.strands}
+        while True:
+            drawn = {strand: choose(strand) for strand in branch.strands}
+            if any(t in SPECIAL or len(kept[s]) >= quiet[s] for s, t in drawn.items()):
+                break
+            for strand, token in drawn.items():
+                kept[strand].append(token)
+        for strand, tokens in kept.items():
+            num = len(tokens)
+            branch.extend(strand, tokens, [-1.0] * num, [-0.5] * num, [0.9] * num)
+        step = branch.advance([Sampled(token, -1.0, -0.5, 0.9) for token in drawn.values()])
+        if step.done:
+            return branch
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    paths=st.sampled_from([1, 2, 4, 8, "auto"]),
+    variant=st.sampled_from(["causal", "structured"]),
+    changes=st.fixed_dictionaries(
+        {
+            "max_response_tokens": st.integers(50, 120),
+            "path_budget": st.integers(3, 20),
+            "early_join": st.sampled_from([0.5, 1.0]),
+            "force_fork": st.booleans(),
+            "constraints": st.booleans(),
+        }
+    ),
+)
+def test_handing_tokens_over_in_bulk_changes_nothing(seed, paths, variant, changes):
+    cfg = config(paths=paths, counted=paths == "auto", **changes)
+    rng = random.Random(seed)
+
+    def choose(branch, strand):
+        if branch.rule(strand) == Rule.COUNT:
+            return rng.choice(COUNTS[: cfg.most_paths])
+        banned = forbidden_ids(branch.rule(strand), TAGS, (STOP,))
+        often = [7, 8, 9] * 4
+        return rng.choice([t for t in (*often, STOP, *TAGS.in_order) if t not in banned])
+
+    log = []
+    branch, _, _ = play(lambda b, s: log.append((s, choose(b, s))) or log[-1][1], cfg, variant)
+    tape = iter(log)
+
+    def replay(strand):
+        expected, token = next(tape)
+        assert expected == strand
+        return token
+
+    bulk = in_bulk(replay, cfg, variant)
+    for name in ("written", "num_blocks", "critical_tokens", "truncated", "cut_paths"):
+        assert getattr(bulk, name) == getattr(branch, name)
 
 
 @settings(max_examples=80, deadline=None)

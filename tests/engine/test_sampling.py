@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from parallel_r1.config import EngineConfig
-from parallel_r1.engine.branch import Rule
+from parallel_r1.engine.rules import Rule
 from parallel_r1.engine.sampling import Sampler, seed_key, uniforms
 from parallel_r1.trace.tags import TagIds
 
-TAGS = TagIds(2, 3, 4, 5, 6, 7, newline=(8,))
+TAGS = TagIds(2, 3, 4, 5, 6, 7, newline=(8,), counts=tuple(range(20, 28)))
 STOP = (1,)
 SIZE = 600  # more than two chunks
 
@@ -42,7 +42,7 @@ def test_draws_follow_the_models_distribution():
     torch.testing.assert_close(draws.allowed_mass, torch.ones(len(logits)))
 
 
-@pytest.mark.parametrize("rule", list(Rule))
+@pytest.mark.parametrize("rule", [rule for rule in Rule if rule != Rule.COUNT])
 def test_forbidden_ids_are_never_drawn_and_their_mass_is_told(rule):
     logits = logits_of(4000)
     logits[:, :9] += 5  # the special ids hold most of the mass
@@ -56,6 +56,19 @@ def test_forbidden_ids_are_never_drawn_and_their_mass_is_told(rule):
     torch.testing.assert_close(
         draws.sampling_logps, draws.engine_logps - draws.allowed_mass.log(), atol=1e-4, rtol=1e-4
     )
+
+
+def test_a_number_of_paths_is_a_number_up_to_the_most():
+    logits = logits_of(2000)
+    rules = [Rule.COUNT, Rule.MAY_FORK] * 1000
+    draws = draw(logits, rules, np.repeat(grid(1000), 2), paths="auto", counted=True, max_paths=3)
+    numbers = draws.tokens[::2]
+    assert set(numbers.tolist()) == {20, 21, 22} and len(set(draws.tokens[1::2].tolist())) > 50
+    free = logits[0].softmax(-1)[20:23]
+    shares = torch.bincount(numbers, minlength=SIZE)[20:23] / 1000
+    torch.testing.assert_close(shares, free / free.sum(), atol=2e-3, rtol=0)
+    torch.testing.assert_close(draws.allowed_mass[::2], free.sum().expand(1000), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(draws.engine_logps[::2], free.log()[numbers - 20], atol=1e-5, rtol=1e-5)
 
 
 def test_a_tiny_allowed_mass_keeps_its_digits():

@@ -137,4 +137,4 @@ def test_steps_track_no_gradients(engine):
     with torch.enable_grad(), engine.session(CONFIG) as session:
         session.submit(request(0))
         session.step()
-        assert not any(side.requires_grad for side in session.cache._sides())
+        assert not any(side.requires_grad for side in session.passes.cache._sides())

@@ -94,6 +94,155 @@ def test_later_causal_paths_are_sampled_under_the_decoding_layout(parts):
                 assert abs(plain - rollout.engine_logps[i]) < GAP
 
 
+OPTIONS = {
+    "auto": {"paths": "auto", "counted": True, "max_paths": 6, "max_response_tokens": 150},
+    "counted": {"counted": True},
+    "early join": {"early_join": 0.5, "paths": 4, "max_response_tokens": 150},
+    "forced fork": {"force_fork": True},
+    "cold": {"temperature": 0.0},
+    "warm and cut": {"temperature": 0.7, "top_p": 0.9, "top_k": 50},
+}
+SHAPES = {
+    "gemma3": ("gemma3", {"sliding_window": 9, "layer_types": ["sliding_attention", "full_attention"]}),
+    "all layers slide": ("gemma3", {"sliding_window": 7, "layer_types": ["sliding_attention"] * 2}),
+    "tied": ("qwen3", {"tie_word_embeddings": True}),
+    "untied": ("llama", {"tie_word_embeddings": False}),
+    "one key head": ("qwen2", {"num_key_value_heads": 1}),
+    "a key head per query head": ("llama", {"num_key_value_heads": 4}),
+}
+
+
+def assert_exact(parts, rollouts, variant, temperature=1.0):
+    for rollout in rollouts:
+        gap = gaps(parts, rollout, variant, temperature)
+        gap[later_paths(rollout, parts[2]) if variant == "causal" else []] = 0
+        assert gap.max() < GAP
+
+
+@pytest.mark.parametrize("variant", ["causal", "structured"])
+@pytest.mark.parametrize("option", OPTIONS)
+def test_every_option_samples_what_the_plain_model_scores(parts, option, variant):
+    settings = config(**OPTIONS[option])
+    rollouts = engine_of(parts, variant).generate(requests(8), settings)
+    assert max(r.num_blocks for r in rollouts) > 0 or option == "cold"
+    assert_exact(parts, rollouts, variant, settings.temperature or 1.0)
+
+
+@pytest.mark.parametrize("variant", ["causal", "structured"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_any_causal_model_is_decoded_as_it_is_scored(make_model, shape, variant):
+    family, overrides = SHAPES[shape]
+    parts = make_model(family, **overrides)
+    rollouts = engine_of(parts, variant).generate(requests(4), config())
+    assert max(r.num_blocks for r in rollouts) > 1
+    assert_exact(parts, rollouts, variant)
+
+
+def test_bf16_stays_near(make_model):
+    parts = make_model()
+    parts[0].to(torch.bfloat16)
+    rollouts = engine_of(parts).generate(requests(8), config())
+    gap = torch.cat([gaps(parts, rollout, "structured")[~torch.tensor(rollout.forced)] for rollout in rollouts])
+    assert gap.mean() < 0.02
+
+
+def test_the_model_chooses_the_width_by_sampled_tokens(parts):
+    tags = parts[2]
+    rollouts = engine_of(parts).generate(requests(12), config(**OPTIONS["auto"]))
+    widths = set()
+    for rollout in rollouts:
+        for block in parse_ids(rollout.response_ids, tags).blocks:
+            count = rollout.response_ids[block.start + 1]
+            assert tags.counts.index(count) + 1 == len(block.paths) and not rollout.forced[block.start + 1]
+            widths.add(len(block.paths))
+    assert len(widths) > 2 and max(widths) <= 6
+
+
+def test_early_join_marks_what_it_cuts(parts):
+    rollouts = engine_of(parts, tag_rate=0.3).generate(requests(12), config(**OPTIONS["early join"]))
+    cut = 0
+    for rollout in rollouts:
+        blocks = parse_ids(rollout.response_ids, parts[2]).blocks
+        for number, path in rollout.cut_paths:
+            assert rollout.forced[blocks[number].paths[path].end - 1]
+        by_itself = [len(b.paths) - sum(n == i for n, _ in rollout.cut_paths) for i, b in enumerate(blocks)]
+        assert all(num >= 2 for num in by_itself) or rollout.truncated
+        cut += len(rollout.cut_paths)
+    assert cut
+
+
+@pytest.mark.parametrize("variant", ["causal", "structured"])
+def test_joins_read_nothing_twice_but_later_causal_paths(parts, variant):
+    engine = engine_of(parts, variant)
+    group = [dataclasses.replace(requests(2)[i % 2], seed=(0, 0, i, i)) for i in range(6)]
+    rollouts = engine.generate(group, config())
+    done = engine.counters
+    later = sum(len(later_paths(r, parts[2])) for r in rollouts)
+    num_later = sum(len(b.paths) - 1 for r in rollouts for b in parse_ids(r.response_ids, parts[2]).blocks)
+    assert later and done.sampled_tokens == sum(not f for r in rollouts for f in r.forced)
+    assert done.prompt_tokens == sum(len(request.prompt_ids) for request in group[:2])  # once per group
+    # Every token once, but the last one of a response, which nothing follows.
+    assert done.fed_tokens == done.prompt_tokens + done.reread_tokens + sum(r.total_tokens - 1 for r in rollouts)
+    if variant == "structured":
+        assert done.reread_tokens == 0
+    else:  # a path's last token may still have been unread when the block closed
+        assert later - num_later <= done.reread_tokens <= later
+
+
+def test_a_late_sample_takes_its_prompt_from_a_row_in_flight(parts):
+    engine = engine_of(parts)
+    group = [dataclasses.replace(requests(1)[0], seed=(0, 0, 0, i)) for i in range(2)]
+    expected = engine.generate(group, config())
+    with engine.session(config()) as session:
+        session.submit(group[0])
+        for _ in range(12):
+            session.step()
+        session.submit(group[1])
+        found = {}
+        while session.busy:
+            found.update((done.ticket, done.rollout) for done in session.step())
+        assert session.counters.prompt_tokens == len(group[0].prompt_ids) + 1
+    assert [found[i].response_ids for i in range(2)] == [r.response_ids for r in expected]
+    assert_exact(parts, found.values(), "structured")
+
+
+@pytest.mark.parametrize("variant", ["causal", "structured"])
+def test_logits_that_are_not_finite_stop_their_row_alone(make_model, variant):
+    parts = make_model()
+    model = parts[0]
+    bad = parts[1].eos_token_id  # no response goes on after it, so only the prompt can bring it in
+    with torch.no_grad():
+        model.get_input_embeddings().weight[bad] = torch.nan
+    poisoned = Request("poisoned", (20, bad, 21), (9,))
+    engine = engine_of(parts, variant)
+    expected = engine.generate(requests(6)[1:], config(max_rows=2))
+    with pytest.warns(UserWarning, match="1 of 6 rollouts stopped"):
+        rollouts = engine.generate([poisoned, *requests(6)[1:]], config(max_rows=2))
+    assert [r.response_ids for r in rollouts[1:]] == [r.response_ids for r in expected]
+    assert rollouts[0].stop_reason == "error" and "'poisoned'" in rollouts[0].error
+    assert "not finite" in rollouts[0].error and "float32" in rollouts[0].error
+    with pytest.raises(ValueError, match=r"'poisoned'.*not finite"):
+        engine.generate([poisoned], config())
+
+
+def test_memory_limits_the_rows_and_is_worked_out(parts):
+    engine = engine_of(parts)
+    expected = engine.generate(requests(6), config())
+    # 2 layers x (keys, values) x 2 heads x 8 numbers x 4 bytes, and 8 bytes of the mask, a token.
+    row = 264 * 192
+    with engine.session(config(memory_gb=2.5 * row / 2**30)) as session:
+        for request in requests(6):
+            session.submit(request)
+        found = {}
+        while session.busy:
+            found.update((done.ticket, done.rollout) for done in session.step())
+            assert session.num_active <= 3 and session.passes.cache.num_bytes() <= 2.5 * row
+    assert [found[i].response_ids for i in range(6)] == [r.response_ids for r in expected]
+    assert "0.3 KiB a token" in session.plan.describe(142, 256) and "hold 2 rows" in session.plan.describe(142, 256)
+    with pytest.raises(ValueError, match=r"'p0'.*hold 0 rows.*raise engine.memory_gb"):
+        engine.generate(requests(1), config(memory_gb=row / 2**31))
+
+
 @pytest.mark.parametrize("variant", ["causal", "structured"])
 def test_batching_changes_no_rollout(parts, variant):
     engine = engine_of(parts, variant, stop=range(15, 25))
@@ -318,3 +467,18 @@ def test_models_without_attention_interface_are_refused(parts):
 
     with pytest.raises(ValueError, match="AttentionInterface"):
         TreeEngine(Closed(model.config), tokenizer, tags, (1,), "structured")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0"),
+        ({"layer_types": ["chunked"] * 2}, "chunked"),
+    ],
+)
+def test_attention_that_cannot_be_decoded_is_refused_at_once(make_model, change, message):
+    model, tokenizer, tags = make_model("gemma3")
+    for key, value in change.items():
+        setattr(model.config, key, value)
+    with pytest.raises(ValueError, match=message):
+        TreeEngine(model, tokenizer, tags, (1,), "structured")

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from parallel_r1.models.attention import TREE_ATTENTION, backbone, install_layout_hook
+from parallel_r1.models.attention import backbone, install_layout_hook
+from parallel_r1.models.decode import TREE_ATTENTION
 from parallel_r1.trace.layout import layout
 
 

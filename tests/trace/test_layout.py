@@ -14,16 +14,18 @@ TAGS = TagIds(101, 102, 103, 104, 105, 106, newline=(10,))
 OPEN, CLOSE, PATH, END_PATH, SUMMARY, END_SUMMARY = TAGS.in_order
 TAG = st.sampled_from(TAGS.in_order)
 TEXT = st.lists(st.integers(0, 90), max_size=6)
+HEAD = st.lists(st.integers(0, 90), max_size=2)
 
 
 @st.composite
 def traces(draw, max_paths=8, max_blocks=3):
-    """(ids, blocks); a block is a list of paths, each with its tags."""
+    """(ids, blocks); a block is the index of the last token before its paths, and those with their tags."""
     ids, blocks = [*draw(TEXT), 1], []
     for _ in range(draw(st.integers(0, max_blocks))):
         paths = [[PATH, *draw(TEXT), END_PATH] for _ in range(draw(st.integers(1, max_paths)))]
-        blocks.append((len(ids), paths))
-        ids += [OPEN, *(t for p in paths for t in p), CLOSE, 10, SUMMARY, *draw(TEXT), END_SUMMARY, *draw(TEXT)]
+        ids += [OPEN, *draw(HEAD)]
+        blocks.append((len(ids) - 1, paths))
+        ids += [*(t for p in paths for t in p), CLOSE, 10, SUMMARY, *draw(TEXT), END_SUMMARY, *draw(TEXT)]
     return ids, blocks
 
 
@@ -31,7 +33,7 @@ def oracle(ids, variant, phase):
     """positions and the visibility matrix by definition: segments of each block, then pairs of tokens."""
     num = len(ids)
     segment, block, position = [None] * num, [None] * num, [0] * num
-    closed_at, opener, current, next_position = {}, None, 0, 0
+    closed_at, opener, fork, current, next_position = {}, None, 0, None, 0
     starts: dict[int, int] = {}
     for i, token in enumerate(ids):
         plain = variant == "causal" and (phase == "scoring" or (opener is not None and CLOSE in ids[opener:]))
@@ -39,20 +41,24 @@ def oracle(ids, variant, phase):
             position[i] = next_position
             next_position += 1
             if token == OPEN:
-                opener, current, starts = i, i + 1, {}
+                opener, fork, current, starts = i, i, None, {}
+            continue
+        if current is None and token not in (PATH, END_PATH, CLOSE):  # all paths see what stands before them
+            position[i], fork = next_position, i
+            next_position += 1
             continue
         if token == CLOSE:
             closed_at[opener] = i
             longest = max(starts.values(), default=0)
-            position[i] = next_position if plain else position[opener] + 1 + longest
+            position[i] = next_position if plain else position[fork] + 1 + longest
             next_position = position[i] + 1
             opener = None
             continue
-        if token == PATH:
+        if token == PATH or current is None:
             current = i
         segment[i], block[i] = current, opener
         starts[current] = starts.get(current, 0) + 1
-        position[i] = next_position if plain else position[opener] + starts[current]
+        position[i] = next_position if plain else position[fork] + starts[current]
         next_position += 1
         if token == END_PATH:
             current = i + 1
@@ -155,12 +161,23 @@ def test_a_cut_block_stays_hidden_to_the_end_of_the_row():
 
 
 def test_text_between_paths_belongs_to_nobody():
-    ids = [OPEN, 5, 5, PATH, 1, END_PATH, 6, PATH, 2, END_PATH, CLOSE, 9]
+    ids = [OPEN, PATH, 1, END_PATH, 6, PATH, 2, END_PATH, CLOSE, 9]
     row = layout(ids, TAGS, "structured")
     visible = row.visible()
-    assert row.position.tolist() == [0, 1, 2, 1, 2, 3, 1, 1, 2, 3, 4, 5]
-    assert not visible[3:6, 1:3].any() and not visible[6, 1:6].any() and not visible[7:10, 1:7].any()
-    assert visible[10:, :10].all()
+    assert row.position.tolist() == [0, 1, 2, 3, 1, 1, 2, 3, 4, 5]
+    assert not visible[4, 1:4].any() and not visible[5:8, 1:5].any()
+    assert visible[8:, :8].all()
+
+
+@VARIANTS
+def test_all_paths_see_the_number_before_them(variant):
+    ids = [7, OPEN, 2, PATH, 1, END_PATH, PATH, 3, 4, END_PATH, CLOSE, 9]
+    row = layout(ids, TAGS, variant, "decoding")
+    closed = [0, 1, 2, 3, 4, 5, 3, 4, 5, 6, 7, 8]
+    assert row.position.tolist() == (closed if variant == "structured" else list(range(12)))
+    cut = layout(ids[:9], TAGS, variant, "decoding")
+    assert cut.position.tolist() == closed[:9]
+    assert cut.visible()[6:, :3].all() and not cut.visible()[6:, 3:6].any()
 
 
 def test_causal_closed_blocks_are_plain_while_decoding():

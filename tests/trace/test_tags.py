@@ -8,13 +8,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parallel_r1.trace.tags import TAGS, TagIds, canonical, good_block, linearise, parse_ids, parse_text, render_block
+from parallel_r1.trace.tags import (
+    TAGS,
+    TagIds,
+    canonical,
+    good_block,
+    linearise,
+    parse_ids,
+    parse_text,
+    render_block,
+    with_counts,
+)
 
 BLOCK = render_block(["a", "b"], "s")
-TOY = TagIds(0, 1, 2, 3, 4, 5, newline=(110,), blank=frozenset({109, 132}))
+TOY = TagIds(
+    0, 1, 2, 3, 4, 5, newline=(110,), blank=frozenset({109, 132}), counts=tuple(ord(c) + 100 for c in "12345678")
+)
 """A toy tokenizer: the tags are 0..5, every other character is its code + 100."""
 
-pieces = st.lists(st.sampled_from([*TAGS, "a", "b c", " ", "\n", "\t x=1 "]), max_size=24).map("".join)
+pieces = st.lists(st.sampled_from([*TAGS, "a", "1", "2", "b c", " ", "\n", "\t x=1 "]), max_size=24).map("".join)
 plain = st.text(alphabet=st.characters(exclude_characters="<"), max_size=20)
 words = plain.filter(str.strip)
 
@@ -55,6 +67,14 @@ TWO = "<Path>a</Path><Path>b</Path>"
         (block(f"blah{TWO}"), ["text_between_paths"]),
         (block("blah<Path>a</Path>hidden work<Path>b</Path>"), ["text_between_paths"] * 2),
         (block(f"{TWO}more"), ["text_between_paths"]),
+        (block(f"2{TWO}"), []),
+        (block(f"\n 2 {TWO}"), []),
+        (block(f"3{TWO}"), ["wrong_count"]),
+        (block(f"9{TWO}"), ["text_between_paths"]),
+        (block(f"2 ways{TWO}"), ["text_between_paths"]),
+        (block("<Path>a</Path>2<Path>b</Path>"), ["text_between_paths"]),
+        (block("2"), ["no_path", "wrong_count"]),
+        (f"<Parallel>2{TWO}", ["unclosed_parallel"]),
         (block(""), ["no_path"]),
         (f"<Parallel>{TWO}", ["unclosed_parallel"]),
         (f"<Parallel>{TWO}<Summary>s</Summary>", ["unclosed_parallel"]),
@@ -172,11 +192,13 @@ def test_a_rendered_block_parses_back(paths, summary, before, after):
 @given(pieces)
 def test_well_formed_is_what_the_grammar_says(text):
     path = r"<Path>[^<]*[^<\s][^<]*</Path>"
-    one = rf"<Parallel>\s*(?:{path}\s*)+</Parallel>\s*<Summary>[^<]*[^<\s][^<]*</Summary>"
+    one = rf"<Parallel>\s*(?:[1-8]\s*)?(?:{path}\s*)+</Parallel>\s*<Summary>[^<]*[^<\s][^<]*</Summary>"
     fits = re.fullmatch(rf"(?:[^<]|{one})*", text) is not None
     for found in re.findall(one, text):
         said = [" ".join(p.split()) for p in re.findall("<Path>([^<]*)</Path>", found)]
         fits = fits and (len(said) == 1 or len(set(said)) > 1)
+        named = re.match(r"<Parallel>\s*([1-8])", found)
+        fits = fits and (named is None or int(named[1]) == len(said))
     assert (parse_text(text).faults == ()) == fits
 
 
@@ -240,6 +262,19 @@ def test_canonical_is_idempotent_and_changes_only_white_space(text):
 def test_canonical_writes_what_the_engine_writes():
     loose = "x \n<Parallel>\n<Path> a</Path>\n\n<Path>b\n</Path>\n</Parallel>\n\n\n<Summary>s</Summary>\n\ny"
     assert canonical(loose) == "x \n" + render_block([" a", "b\n"], "s") + "\n\ny"
+    assert canonical(loose.replace("<Parallel>\n", "<Parallel>\n2 \n")) == with_counts(canonical(loose))
+
+
+@settings(deadline=None)
+@given(pieces)
+def test_counts_are_written_into_sound_blocks_and_change_nothing_else(text):
+    counted = with_counts(text)
+    assert with_counts(counted) == counted and names(counted) == names(text)
+    before, after = parse_text(text), parse_text(counted)
+    for old, new in zip(before.blocks, after.blocks, strict=True):
+        assert [p.content for p in old.paths] == [p.content for p in new.paths]
+        assert not new.well_formed or counted[new.start :].startswith(f"<Parallel>{len(new.paths)}<Path>")
+    assert linearise(counted) == linearise(text) and before.answer_region == after.answer_region
 
 
 @pytest.mark.parametrize(

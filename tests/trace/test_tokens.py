@@ -19,7 +19,7 @@ from transformers import (
 )  # fmt: skip
 
 from parallel_r1.models.tiny import tiny_config, tiny_tokenizer
-from parallel_r1.trace.tags import TAGS, parse_ids, parse_text
+from parallel_r1.trace.tags import TAGS, parse_ids, parse_text, with_counts
 from parallel_r1.trace.tokens import (
     add_tags,
     decode_response,
@@ -235,6 +235,15 @@ def test_a_trace_survives_encoding_and_decoding(name):
     assert parse_ids(ids, tags).state == parse_text(TRACE).state == "well_formed"
     close = ids.index(tags.parallel_close)
     assert tuple(ids[close + 1 : ids.index(tags.summary_open)]) == tags.newline
+
+
+@pytest.mark.parametrize("name", sorted(TOKENIZERS))
+def test_a_block_may_name_the_number_of_its_paths(name):
+    tokenizer, tags = tagged(name)
+    ids = encode_trace(tokenizer, with_counts(TRACE), tags)
+    assert ids[ids.index(tags.parallel_open) + 1] == tags.counts[1] and len(tags.counts) == 8
+    assert parse_ids(ids, tags).state == "well_formed"
+    assert decode_response(tokenizer, ids) == with_counts(TRACE)
 
 
 def test_white_space_tokens_may_stand_between_tags():
