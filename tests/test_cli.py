@@ -25,7 +25,7 @@ def run_python(code):
 def test_version_and_help(cli):
     assert cli("--version").output.strip() == __version__
     text = cli("--help").output
-    assert all(name in text for name in ("run", "sft", "rl", "eval", "report", "generate", "check", "data"))
+    assert all(name in text for name in ("run", "sft", "rl", "eval", "report", "generate", "serve", "chat", "check", "data"))
 
 
 def test_help_imports_nothing_heavy():
@@ -83,6 +83,9 @@ def test_dry_run_prints_the_resolved_recipe_and_writes_nothing(cli, tmp_path, mo
         (["data", "show", "countdown", "--size", "medium"], "size = 'medium'"),
         (["check", "engine", "tiny", "--variant", "x"], "--variant x"),
         (["generate", "tiny", "q", "--prompt", "no slot"], "must contain {question}"),
+        (["serve", "tiny", "--host", "0.0.0.0"], "needs a key"),
+        (["serve", "tiny", "--log-level", "loud"], "--log-level loud"),
+        (["chat", "http://127.0.0.1:9", "q"], "no server answers there"),
     ],
 )
 def test_errors_are_one_message_and_exit_code_2(cli, arguments, message):
