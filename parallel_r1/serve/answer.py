@@ -106,12 +106,18 @@ class Answer:
     # --- a stream ---
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Server-sent events; an error that comes late is an event too."""
+        """Server-sent events; an error that comes late is an event too.
+
+        Raises:
+            ApiError: an error that comes before anything else.
+        """
         head = self._head(chunk=True)
         begun: set[int] = set()
+        silent = True
         try:
             while not self.over:
                 touched = await self.read(KEEP_ALIVE_S)
+                silent = False
                 if touched:
                     yield b"".join(_event({**head, "choices": [self._delta(c, begun)]}) for c in touched)
                 else:
@@ -119,6 +125,8 @@ class Answer:
                 if not self.over:
                     await asyncio.sleep(GAP_S)
         except ApiError as error:
+            if silent:
+                raise
             yield _event(error.body)
             return
         if self.ask.include_usage:
@@ -186,7 +194,7 @@ class EventStream(Response):
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sending = asyncio.create_task(self._send(send))
+        sending = asyncio.create_task(self._send(scope, receive, send))
         gone = asyncio.create_task(until_disconnect(receive))
         try:
             await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -197,9 +205,16 @@ class EventStream(Response):
             gone.cancel()
             self._answer.release()
 
-    async def _send(self, send: Send) -> None:
+    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+        chunks = self._answer.chunks()
+        try:
+            chunk = await anext(chunks)
+        except ApiError as error:  # nothing has been said yet, so it can be said by its status
+            await error.response()(scope, receive, send)
+            return
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        async for chunk in self._answer.chunks():
+        await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        async for chunk in chunks:
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 

@@ -85,7 +85,8 @@ class Guard:
             await self.app(scope, receive, counted)
 
     def _check_caller(self, path: str, headers: Headers) -> None:
-        host = headers.get("host", "").rsplit(":", 1)[0] if not headers.get("host", "").endswith("]") else "[::1]"
+        host = headers.get("host", "")
+        host = host if host.endswith("]") else host.rsplit(":", 1)[0]
         if self.limits.local_only and host.lower() not in _LOCAL_NAMES:
             raise ApiError(403, "this server answers as localhost or 127.0.0.1 only", code="wrong_host")
         if self.limits.api_key is None or path in self.open_to_all:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import socket
 from pathlib import Path
@@ -43,7 +42,6 @@ def serve(
         served = load_served(model, **settings)
         limits = Limits(api_key=api_key, local_only=local and api_key is None, max_waiting=max_waiting)
         server = uvicorn.Server(uvicorn_config(served, limits, log_level))
-        logging.getLogger("uvicorn.error").setLevel(log_level.upper())
         shown = f"[{host}]" if ":" in host else host
         print(f"{served.name} on http://{shown}:{listener.getsockname()[1]} (playground: /, API: /v1)", flush=True)
         server.run(sockets=[listener])

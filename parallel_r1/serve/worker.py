@@ -9,6 +9,7 @@ dead and says so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import queue
 import threading
@@ -113,6 +114,8 @@ class EngineWorker:
         """Hand a job over. Its mailbox gets tokens and, in the end, an `Ended`."""
         self.num_open += 1
         self._commands.put(("submit", job))
+        if not self.alive:  # the thread has ended, perhaps just now: nobody else will answer
+            self._fail_all("the engine is down", 503)
 
     def cancel(self, job: Job) -> None:
         """Free what a job holds before the next step. Nothing more comes to its mailbox that matters."""
@@ -202,14 +205,14 @@ class EngineWorker:
         self._deliver(batch)
 
     def _fail_all(self, message: str, status: int = 500) -> None:
-        waiting: list[Job] = []
-        while not self._commands.empty():
-            what, job = self._commands.get()
-            self._stopping |= what == "stop"
-            if what == "submit" and job is not None:
-                waiting.append(job)
-        jobs = [*self._jobs.values(), *waiting]
-        self._jobs = {}
+        jobs, self._jobs = list(self._jobs.values()), {}
+        with contextlib.suppress(queue.Empty):
+            while True:
+                what, job = self._commands.get_nowait()
+                self._stopping |= what == "stop"
+                if what == "submit" and job is not None:
+                    jobs.append(job)
+        self._metrics.rows(0, 0)
         self._deliver([(job, [], Ended(None, message, status)) for job in jobs])
 
     def _deliver(self, batch: Batch) -> None:

@@ -272,8 +272,9 @@ def test_an_engine_that_fails_takes_only_what_is_in_flight(serve, dice_model):
 
 def test_a_request_the_engine_refuses_is_a_400(serve, dice_model):
     address = serve(replace(dice_model(), context=1000))
-    reply = post(address, body(messages=[{"role": "user", "content": "1 " * 250}]))
-    assert reply.status_code == 400 and "too long for dice" in reply.json()["error"]["message"]
+    for stream in (True, False):
+        reply = post(address, body(messages=[{"role": "user", "content": "1 " * 250}], stream=stream))
+        assert reply.status_code == 400 and "too long for dice" in reply.json()["error"]["message"]
 
 
 def test_shutdown_ends_streams_and_closes_the_session(dice_model, run_server):

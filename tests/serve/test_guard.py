@@ -50,7 +50,7 @@ def test_a_key_is_asked_for(serve):
 def test_other_names_of_this_machine_are_refused(serve):
     address = serve()
     port = address.rsplit(":", 1)[1]
-    for host in (f"evil.example:{port}", "evil.example", "127.0.0.1.evil.example", ""):
+    for host in (f"evil.example:{port}", "evil.example", "127.0.0.1.evil.example", "evil]", "[::2]", ""):
         assert HTTP.get(address + "/v1/models", headers={"Host": host}).status_code in (400, 403), host
     for host in (f"localhost:{port}", "LOCALHOST", f"[::1]:{port}", "[::1]", "127.0.0.1"):
         assert HTTP.get(address + "/v1/models", headers={"Host": host}).status_code == 200, host
