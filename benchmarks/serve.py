@@ -121,7 +121,7 @@ async def load(address: str, process: psutil.Process, model: str, clients: int, 
     """Streams from many clients, a third cut off midway; then the others again, one at a time."""
     asked = questions(requests)
     rng = random.Random(0)
-    cut = {number for number in range(requests) if rng.random() < CANCELLED_SHARE}
+    cut = set(rng.sample(range(requests), round(requests * CANCELLED_SHARE)))
     limits = httpx2.Limits(max_connections=clients)
     memory: list[float] = []
     found: dict[int, tuple[Any, ...]] = {}
