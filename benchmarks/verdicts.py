@@ -167,6 +167,13 @@ def _change_number(change: Callable[[int], int]) -> Callable[[str], str]:
     return mutate
 
 
+def _swapped_ends(gold: str) -> str:
+    ends = ENDS.search(gold.replace(r"\left", "").replace(r"\right", ""))
+    if ends is None or ends[2].strip() == ends[3].strip():
+        return gold
+    return f"{ends.string[: ends.start()]}{ends[1]}{ends[3]},{ends[2]}{ends[4]}{ends.string[ends.end() :]}"
+
+
 def _other_digit(gold: str) -> str:
     places = [match.start() for match in re.finditer(r"\d", gold)]
     if not places:
@@ -191,7 +198,7 @@ MUTATIONS: dict[str, Callable[[str], str]] = {
     "sign": lambda gold: _other_sign(gold) if re.search(r"[1-9]|\\pi", gold) else gold,
     "one up": _change_number(lambda value: value + 1),
     "one down": _change_number(lambda value: max(value, 1) - 1),
-    "ends swapped": lambda gold: ENDS.sub(r"\1\3,\2\4", gold, count=1),
+    "ends swapped": _swapped_ends,
     "fraction upside down": lambda gold: FRACTION.sub(r"\\frac{\2}{\1}", gold, count=1),
     "one digit": _other_digit,
     "other brackets": lambda gold: gold.translate(str.maketrans("([)]", "[(])")) if ENDS.search(gold) else gold,

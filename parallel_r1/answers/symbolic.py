@@ -3,7 +3,7 @@ r"""Algebra on two single values: math-verify reads them, numbers decide, math-v
 math-verify alone is not enough for rewards: it calls ``1/2004!`` and ``1/2006!`` equal (both round to
 zero), folds the case of names, reads ``2 3`` as five, and judges one way round. So names are told apart
 before it reads them, decimals become fractions, and two expressions are equal when their values agree to
-`DIGITS` digits at random rational points, positive and negative. Exact fractions need no rounding at all.
+`DIGITS` digits at rational points, positive and negative. Exact fractions need no rounding at all.
 What has no value (relations, sets) goes to math-verify's own judgement, both ways round.
 
 Runs in a worker (`parallel_r1.answers.worker`), since sympy may take for ever: nothing here has a limit.
@@ -22,7 +22,7 @@ from parallel_r1.answers.forms import Kind
 from parallel_r1.answers.normalise import number
 
 DIGITS = 60
-"""At least; and more than either side writes down, so that no decimal is taken for what it approximates."""
+"""Behind the point, at least; and more than either side writes down: no decimal stands for what it approximates."""
 SPARE = 15
 """Digits that two values need not agree in. Coincidences end far earlier (30 digits for e^(pi sqrt 163))."""
 MAX_NAMES = 8
@@ -184,7 +184,10 @@ def _proportional(left: Any, right: Any, digits: int) -> bool:
         if above is None or below is None or not below or not above:
             continue
         ratios.append(above / below)
-    close = [abs(ratio - ratios[0]) <= abs(ratios[0]) * _hair(digits) for ratio in ratios[1:]]
+    close = [
+        ratio == ratios[0] if ratio.is_Rational else abs(ratio - ratios[0]) <= abs(ratios[0]) * _hair(digits)
+        for ratio in ratios[1:]
+    ]
     return bool(close) and all(close)
 
 
@@ -214,20 +217,21 @@ def _agree(left: Any, right: Any, point: dict[Any, Any], digits: int) -> bool | 
 
     if not all(isinstance(side, sympy.Expr) for side in (left, right)):
         return None
-    try:
-        left, right = (side.subs(point) for side in (left, right))
-    except _NO_VALUE:
-        return None
-    if left.is_Rational and right.is_Rational:
-        return bool(left == right)
-    values = [_value(side, {}, digits) for side in (left, right)]
+    values = [_value(side, point, digits) for side in (left, right)]
     if values[0] is None or values[1] is None:
         return None
-    gap, size = abs(values[0] - values[1]), max(abs(values[0]), abs(values[1]))
-    if gap <= size * _hair(digits):
+    if values[0].is_Rational and values[1].is_Rational:
+        return bool(values[0] == values[1])
+    size = max(abs(values[0]), abs(values[1]))
+    if size > 10:
+        # Enough digits for those behind the point: 2^2008 + pi is not 2^2008 + e.
+        wide = digits + int(sympy.log(size, 10).evalf())
+        values = [_value(side, point, wide) for side in (left, right)]
+    gap: Any = abs(values[0] - values[1])  # pyright: ignore[reportOptionalOperand]
+    if gap <= min(size, 1) * _hair(digits):
         return True
     # Next to zero, and only there, nothing is left of the digits: ask for the difference itself.
-    return bool((left - right).equals(0)) if size < _hair(digits) else False
+    return bool((left - right).subs(point).equals(0)) if size < _hair(digits) else False
 
 
 def _hair(digits: int) -> Any:
@@ -237,11 +241,12 @@ def _hair(digits: int) -> Any:
 
 
 def _value(expression: Any, point: dict[Any, Any], digits: int = DIGITS) -> Any | None:
-    """A number of ``digits`` digits, complex where it must be; None where there is none."""
+    """The exact fraction, else a number of ``digits`` digits, complex where it must be; None where there is none."""
     import sympy
 
     try:
-        value = expression.subs(point).evalf(digits)
+        value = expression.subs(point).doit()
+        value = value if value.is_Rational else value.evalf(digits)
     except _NO_VALUE:
         return None
     if not value.is_number or value.has(sympy.nan, sympy.zoo, sympy.oo, -sympy.oo) or value.free_symbols:
