@@ -25,7 +25,8 @@ def run_python(code):
 def test_version_and_help(cli):
     assert cli("--version").output.strip() == __version__
     text = cli("--help").output
-    assert all(name in text for name in ("run", "sft", "rl", "eval", "report", "generate", "serve", "chat", "check", "data"))
+    names = ("run", "sft", "rl", "eval", "report", "generate", "serve", "chat", "check", "data")
+    assert all(name in text for name in names)
 
 
 def test_help_imports_nothing_heavy():

@@ -172,7 +172,7 @@ def test_files_that_are_no_recipe(tmp_path, content):
 
 
 def test_a_missing_recipe_names_those_there_are():
-    with pytest.raises(RecipeError, match="one of causal_no_easy, .*gsm8k_smollm2, .*tiny_parallel"):
+    with pytest.raises(RecipeError, match=r"one of causal_no_easy, .*gsm8k_smollm2, .*tiny_parallel"):
         load_recipe("nope")
 
 
