@@ -202,16 +202,17 @@ def check_engine(
     variant: Annotated[str | None, typer.Option(help="causal or structured; default: both.")] = None,
     rollouts: Annotated[int, typer.Option(min=1, help="Responses to compare, per variant.")] = 64,
     seed: Annotated[int, typer.Option()] = 0,
+    dtype: Annotated[str, typer.Option(help="float32, or bfloat16 (judged by the mean gap).")] = "float32",
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures here too.")] = None,
 ) -> None:
-    """Does the engine sample from the model that the trainer scores? Compares log-probs in fp32."""
+    """Does the engine sample from the model that the trainer scores? Compares log-probs, region by region."""
     if variant not in (None, "causal", "structured"):
         raise ValueError(f"--variant {variant}: use causal or structured")
     import json
 
     from parallel_r1.check.engine import check_engine as compare
 
-    result = compare(model, variant, rollouts, seed, json_file)
+    result = compare(model, variant, rollouts, seed, json_file, dtype)  # pyright: ignore[reportArgumentType]
     typer.echo(json.dumps(result, indent=2))
     if not result["passed"]:
         raise typer.Exit(1)

@@ -105,7 +105,7 @@ class Passes:
         longest = int(table.length[: len(rows)].max()) + len(table.live[0])
         longest = max([longest, *(int(table.length[place]) + len(rows[place].feed) for place in special)])
         if longest > cache.num_slots:
-            longest = max(longest, min(cache.num_slots * 3 // 2, max(row.need for row in rows)))
+            longest = min(max(longest, cache.num_slots * 3 // 2), max(row.need for row in rows))
         cache.reserve(len(rows), longest)
 
     # --- prompts ---

@@ -93,6 +93,10 @@ class Sampler:
         self._banned = table
         self._counts = torch.tensor(tags.counts if tags else (), dtype=torch.long, device=device)
 
+    def forbid_tags(self) -> None:
+        """For benchmarks: no tag and no end of text is ever drawn, so that budgets alone shape a response."""
+        self._banned[:] = True
+
     def draw(
         self,
         logits: torch.Tensor,
