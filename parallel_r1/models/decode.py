@@ -22,8 +22,6 @@ from parallel_r1.models.attention import layer_masks
 from parallel_r1.models.cache import KeyValueRows
 
 TREE_ATTENTION = "parallel_r1_tree"
-FEW_QUERIES = 32
-"""Folded queries of a row (Q * G) up to which plain products are faster than a fused kernel (CPU, fp32)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +143,16 @@ def tree_attention(
     num_key_heads = key.shape[1]
     folded = _fold(step, query[0].transpose(0, 1), num_key_heads)
     keys, values = step.cache.read(module.layer_idx, step)
-    scale = size**-0.5 if scaling is None else scaling
-    out = _attend(step, folded, keys, values, attention_mask, scale)
+    group = num_heads // num_key_heads
+    mask = step.share(
+        ("mask", attention_mask.data_ptr(), group),
+        lambda: attention_mask.unsqueeze(3).expand(-1, -1, -1, group, -1).flatten(2, 3),
+    )
+    out = scaled_dot_product_attention(folded, keys, values, attn_mask=mask, scale=scaling)
     size = out.shape[-1]
     if step.full and step.num_queries == 1:
         return out.reshape(1, num_tokens, num_heads, size), None
-    flat = out.reshape(-1, num_heads // num_key_heads * size)
+    flat = out.reshape(-1, group * size)
     return flat.index_select(0, step.query_places(num_key_heads)).view(1, num_tokens, num_heads, size), None
 
 
@@ -168,26 +170,6 @@ def _fold(step: TreeStep, query: torch.Tensor, num_key_heads: int) -> torch.Tens
     )
     rows = query.reshape(num_tokens * num_key_heads, group * size)
     return padded.index_copy_(0, step.query_places(num_key_heads), rows).view(shape)
-
-
-def _attend(
-    step: TreeStep, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float
-) -> torch.Tensor:
-    """Scaled dot-product attention: ``query`` (B, M, Q * G, D), ``keys`` and ``values`` (B, M, L, D)."""
-    num_rows, num_key_heads, num_folded, _ = query.shape
-    group = num_folded // step.num_queries
-    if query.device.type == "cpu" and query.dtype == torch.float32 and num_folded <= FEW_QUERIES:
-        # With few queries a fused kernel spends its time on packing keys; two plain products do not.
-        batch = num_rows * num_key_heads
-        scores = torch.bmm(query.reshape(batch, num_folded, -1) * scale, keys.flatten(0, 1).transpose(1, 2))
-        scores.view(num_rows, num_key_heads, step.num_queries, group, -1).add_(mask.unsqueeze(3))
-        out = torch.bmm(scores.softmax(-1), values.flatten(0, 1))
-        return out.view(num_rows, num_key_heads, num_folded, -1)
-    repeated = step.share(
-        ("mask", mask.data_ptr(), group),
-        lambda: mask.unsqueeze(3).expand(-1, -1, -1, group, -1).reshape(num_rows, 1, num_folded, -1),
-    )
-    return scaled_dot_product_attention(query, keys, values, attn_mask=repeated, scale=scale)
 
 
 AttentionInterface.register(TREE_ATTENTION, tree_attention)
