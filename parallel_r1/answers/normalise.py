@@ -95,7 +95,7 @@ def normalise(answer: str, thousands: bool = True) -> str:
     text = re.sub(r"\+\s?-", "-", re.sub(r"-\s?-", "+", text))
     text = _SPACED_THOUSANDS.sub(lambda match: match[0].replace(" ", ""), text)
     if thousands:
-        is_plain = not re.search(r"[()\[\]{;]|, ", text)
+        is_plain = not re.search(r"[(\[;]|\\\{", text)
         pattern = _THOUSANDS if is_plain else _THOUSANDS_IN_BRACES
         text = pattern.sub(lambda match: match[0].replace(",", ""), text)
     text = unwrap(re.sub(r"\s?([=<>])\s?", r"\1", text)).rstrip(", ")
