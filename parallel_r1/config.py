@@ -44,6 +44,8 @@ class DataSource(Strict):
     """Number of distinct problems; at most this many for tasks that read data."""
     texts: PositiveInt | None = None
     """SFT on generated tasks: number of texts written, cycling over the problems (default: one each)."""
+    widths: list[Annotated[int, Field(ge=1, le=MAX_PATHS)]] | None = Field(default=None, min_length=1)
+    """SFT on generated tasks: numbers of paths to draw from (default: the stage's min_paths to max_paths)."""
     path: str | None = None
     """Parquet or JSONL file, or hub name, for tasks that read data."""
     options: dict[str, Any] = Field(default_factory=dict)

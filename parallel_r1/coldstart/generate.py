@@ -10,6 +10,7 @@ that fail. Teacher prompting (SPEC section 3) is left out: real traces are read,
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from parallel_r1.coldstart.check import Counts, fault_of
@@ -94,10 +95,11 @@ def _texts(stage: SFTStage, source: DataSource, seed: int, counts: Counts) -> li
     task = load_task(source)
     problems = task.problems(source.split, source.size, source.num, seed)
     rng = random.Random(f"{seed}/{source.task}/{source.size}")
+    widths = source.widths or range(stage.min_paths, stage.max_paths + 1)
     pairs: list[tuple[Problem, str]] = []
     for index in range(source.texts or len(problems)):
         problem = problems[index % len(problems)]
-        text = _write(stage, task, problem, rng, counts)
+        text = _write(stage, task, problem, widths, rng, counts)
         if text is None:
             counts.given_up.append(problem.id)
         else:
@@ -105,14 +107,16 @@ def _texts(stage: SFTStage, source: DataSource, seed: int, counts: Counts) -> li
     return pairs
 
 
-def _write(stage: SFTStage, task: Task, problem: Problem, rng: random.Random, counts: Counts) -> str | None:
+def _write(
+    stage: SFTStage, task: Task, problem: Problem, widths: Sequence[int], rng: random.Random, counts: Counts
+) -> str | None:
     """One usable text of a problem in the stage's format, or None."""
     if not isinstance(task, TraceTask):
         return _real_trace(stage, task, problem, counts)
     if stage.format == "base":
         return task.base_text(problem, rng)
     for _ in range(MAX_TRIES):
-        num_paths = rng.randint(stage.min_paths, stage.max_paths)
+        num_paths = rng.choice(widths)
         text = canonical(task.trace(problem, rng, num_paths, stage.max_blocks))
         fault = fault_of(text, problem, task, needs_block=False, min_paths=num_paths)
         if not fault:

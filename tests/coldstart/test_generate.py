@@ -60,6 +60,19 @@ def test_trace_rows_are_well_formed_and_right(name, size, tokenizer, tags):
     assert widths == {2, 3, 4}
 
 
+def test_traces_may_name_their_width_and_a_source_may_set_it(tokenizer, tags):
+    easy = DataSource(task="countdown", size="easy", num=12, widths=[1, 2])
+    hard = DataSource(task="countdown", size="hard", num=12, widths=[4])
+    rows, _ = build_rows(stage(easy, hard, counted=True), tokenizer, tags, PROMPT, seed=1)
+    found = []
+    for row in rows:
+        _, response = split_row(row, tokenizer)
+        for block in parse_ids(response, tags).blocks:
+            assert block.well_formed and response[block.start + 1] == tags.counts[len(block.paths) - 1]
+            found.append(len(block.paths))
+    assert set(found) == {1, 2, 4}
+
+
 def test_the_same_seed_gives_the_same_rows(tokenizer, tags):
     one = stage(DataSource(task="countdown", num=10))
     assert build_rows(one, tokenizer, tags, PROMPT, 3) == build_rows(one, tokenizer, tags, PROMPT, 3)
