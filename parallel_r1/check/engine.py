@@ -51,8 +51,9 @@ def check_engine(
         ``{"structured": figures, "causal": figures, "bound", "dtype", "seed", "memory", "passed", "verdict"}``.
         Figures hold ``regions`` (main, count, path 1 ..., summary -> tokens, mean and largest gap, and
         whether they must agree), ``max_abs_gap`` and ``mean_abs_gap`` over the regions that must, and
-        what the model was made to do. Not passed either when nothing was compared. Written to
-        ``json_path`` as well where given.
+        what the model was made to do. Causal figures name two of them as well: ``max_abs_gap_exact_regions``
+        (the same as ``max_abs_gap``) and ``gap_by_path``, the mean and largest gap of later paths by number.
+        Not passed either when nothing was compared. Written to ``json_path`` as well where given.
 
     Raises:
         ValueError: the model cannot be loaded or decoded.
@@ -90,20 +91,28 @@ def _figures(
     gaps = _gaps(loaded, tags, variant, rollouts)
     must = {region: not (variant == "causal" and _is_later_path(region)) for region in gaps}
     agreeing = [gap for region, found in gaps.items() if must[region] for gap in found]
-    return {
+    largest = max(agreeing, default=float("nan"))
+    regions = {
+        region: {"tokens": len(found), "mean": sum(found) / len(found), "max": max(found), "must_agree": must[region]}
+        for region, found in sorted(gaps.items())
+    }
+    figures = {
         "num_rollouts": len(rollouts),
         "num_blocks": sum(rollout.num_blocks for rollout in rollouts),
         "num_tokens": sum(map(len, gaps.values())),
-        "max_abs_gap": max(agreeing, default=float("nan")),
+        "max_abs_gap": largest,
         "mean_abs_gap": sum(agreeing) / len(agreeing) if agreeing else float("nan"),
-        "regions": {
-            region: {
-                "tokens": len(found), "mean": sum(found) / len(found), "max": max(found), "must_agree": must[region]
-            }
-            for region, found in sorted(gaps.items())
-        },
+        "regions": regions,
         "counters": asdict(engine.counters),
-    }, memory  # fmt: skip
+    }
+    if variant == "causal":
+        figures["max_abs_gap_exact_regions"] = largest
+        figures["gap_by_path"] = {
+            region.removeprefix("path "): {"mean": figure["mean"], "max": figure["max"]}
+            for region, figure in regions.items()
+            if not must[region]
+        }
+    return figures, memory
 
 
 def _settings(tags: TagIds) -> list[EngineConfig]:
@@ -121,7 +130,7 @@ def _settings(tags: TagIds) -> list[EngineConfig]:
 def _sample(
     engine: TreeEngine, loaded: Loaded, tags: TagIds, num_rollouts: int, seed: int
 ) -> tuple[list[Rollout], str]:
-    template = (loaded.settings.prompt if loaded.settings else PromptConfig()).parallel
+    template = (loaded.settings.prompt if loaded.settings else PromptConfig()).asked
     rng = random.Random(seed)
     settings = _settings(tags)
     rollouts: dict[int, Rollout] = {}

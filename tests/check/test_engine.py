@@ -29,6 +29,9 @@ def test_both_variants_pass_by_region_and_are_written(scratch, tmp_path):
         loose = {name for name, r in figures["regions"].items() if not r["must_agree"]}
         assert loose == (set() if variant == "structured" else {f"path {i}" for i in range(2, 9)})
         assert (figures["counters"]["reread_tokens"] > 0) == (variant == "causal")
+    assert result["causal"]["max_abs_gap_exact_regions"] < 1e-4
+    assert set(result["causal"]["gap_by_path"]) == {str(number) for number in range(2, 9)}
+    assert result["causal"]["gap_by_path"]["2"]["max"] > 1e-3
     assert result["causal"]["regions"]["path 2"]["max"] > 1e-3 > result["causal"]["regions"]["path 1"]["max"]
     assert "KiB a token" in result["memory"]
 
