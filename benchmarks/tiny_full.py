@@ -25,9 +25,9 @@ from parallel_r1.evaluate.intervene import corrupt_paths
 from parallel_r1.evaluate.modes import well_formedness
 from parallel_r1.models.load import Loaded, load_model
 from parallel_r1.recipe import load_recipe
+from parallel_r1.rollout.sample import single_requests
 from parallel_r1.run_dir import read_json, write_json
 from parallel_r1.tasks import load_task
-from parallel_r1.trace.tokens import encode_prompt
 from parallel_r1.types import Problem
 
 PROBED = 250
@@ -110,14 +110,8 @@ def probe(recipe: Recipe, folder: Path, first: str, last: str) -> dict[str, Any]
 
 def questions(recipe: Recipe, where: EvalSet, loaded: Loaded) -> tuple[list[Problem], list[Request]]:
     problems = load_task(where).problems(where.split, where.size, min(PROBED, where.num), recipe.seed)
-    requests = [
-        Request(
-            problem.id,
-            tuple(encode_prompt(loaded.tokenizer, recipe.prompt.asked, problem.question, loaded.tags)),
-            (recipe.seed, PROBE_STREAM, index, 0),
-        )
-        for index, problem in enumerate(problems)
-    ]
+    seed = (recipe.seed, PROBE_STREAM)
+    requests = single_requests(problems, loaded.tokenizer, loaded.tags, recipe.prompt, seed)
     return problems, requests
 
 

@@ -1,9 +1,13 @@
 """Fixtures that several packages' tests share."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
+
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
 @pytest.fixture(scope="session")
@@ -46,3 +50,15 @@ def real_data():
     if not (folder / "gsm8k_test.parquet").is_file():
         pytest.skip("PARALLEL_R1_DATA names no folder with the real data")
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium; tests that need it skip without."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    if CHROMIUM is None:
+        pytest.skip("no chromium on this machine")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()

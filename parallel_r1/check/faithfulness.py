@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 from parallel_r1.config import EngineConfig, PromptConfig
-from parallel_r1.engine.base import Request
 from parallel_r1.engine.tree import TreeEngine
 from parallel_r1.evaluate.intervene import knock_out
 from parallel_r1.models.load import load_model
+from parallel_r1.rollout.sample import single_requests
 from parallel_r1.tasks import load_task
-from parallel_r1.trace.tokens import encode_prompt
 from parallel_r1.types import Size
 
 STREAM = 0x6B6E6F63
@@ -45,12 +44,7 @@ def check_faithfulness(
     )
     judge = load_task(task)
     problems = judge.problems("test", size, num, seed)
-    requests = [
-        Request(
-            p.id, tuple(encode_prompt(loaded.tokenizer, prompt.asked, p.question, loaded.tags)), (seed, STREAM, i, 0)
-        )
-        for i, p in enumerate(problems)
-    ]
+    requests = single_requests(problems, loaded.tokenizer, loaded.tags, prompt, (seed, STREAM))
     found = knock_out(loaded, engine, judge, problems, requests, config)
     control = found["kept"]["right"]
     for which in ("corrupted", "dropped", "swapped"):

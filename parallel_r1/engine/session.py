@@ -149,7 +149,7 @@ class TreeSession:
 
     def _refuse_closed(self) -> None:
         if self.closed:
-            raise ValueError("this session is closed; open another with engine.session(config)")
+            raise ValueError("the engine's session is closed; open another with engine.session(config)")
 
     # --- rows come and go ---
 

@@ -4,7 +4,7 @@ A `Group` is built where its samples are drawn: all samples of one occurrence of
 is grouped by text later, so the same question twice in a step makes two groups. Verdict and reward
 are worked out here too, from the response's ids; TRL only hands the reward on.
 
-Left out: replacing groups without signal (dynamic sampling).
+Not here: replacing groups without signal (`parallel_r1.rollout.dynamic`).
 
 Legend: P problems of a step, G samples of a problem, T tokens of a response.
 """
@@ -45,14 +45,13 @@ def score(
 ) -> ScoredRollout:
     """Parse a response from its ids, have its answer region checked and pay it what ``step`` pays."""
     text = decode_response(tokenizer, rollout.response_ids)
+    as_text = parse_text(text, rollout.truncated)
     if tags is None:
-        trace = parse_text(text, rollout.truncated)
-        answer = str(trace.answer_region)
+        trace, answer = as_text, str(as_text.answer_region)
     else:
         trace = parse_ids(rollout.response_ids, tags, rollout.truncated)
         answer = decode_response(tokenizer, [int(token) for token in trace.answer_region])
     verdict = task.verify(problem, answer)
-    as_text = parse_text(text, rollout.truncated)
     total, parts = score_reward(
         reward or RewardConfig(), step, verdict, trace, (rollout.total_tokens, rollout.critical_tokens),
         [[str(path.content) for path in block.paths] for block in as_text.blocks],
@@ -114,6 +113,21 @@ def sample_groups(
         ]
         groups.append(Group(problem, tuple(members)))
     return groups
+
+
+def single_requests(
+    problems: Sequence[Problem],
+    tokenizer: PreTrainedTokenizerBase,
+    tags: TagIds | None,
+    prompt: PromptConfig,
+    seed: tuple[int, ...],
+) -> list[Request]:
+    """One request per problem, for measurements beside training; its seed is (*seed, index, 0)."""
+    template = prompt_template(prompt, tags)
+    return [
+        Request(problem.id, tuple(encode_prompt(tokenizer, template, problem.question, tags)), (*seed, index, 0))
+        for index, problem in enumerate(problems)
+    ]
 
 
 def prompt_template(prompt: PromptConfig, tags: TagIds | None) -> str:

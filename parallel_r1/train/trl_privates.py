@@ -202,9 +202,8 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
         found = super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
         self._seen = found[0].detach()
         if self._current is not None and self._stage.importance != "none":
-            weights = importance_weights(
-                self._log_ratio(self._current), self._stage.importance, self._stage.importance_cap
-            )
+            log_ratio = self._log_ratio(self._current).where(_exact(self._current), 0.0)
+            weights = importance_weights(log_ratio, self._stage.importance, self._stage.importance_cap)
             self._current["advantages"] = self._current["advantages"] * weights
         return found
 
@@ -217,24 +216,26 @@ class FoldingGRPOTrainer(WholeCheckpoints, GRPOTrainer):
         return loss
 
     def _log_ratio(self, inputs: dict[str, Any]) -> torch.Tensor:
-        """Trainer minus engine log-prob at sampling time, (B, T); 0 where both need not agree."""
+        """Trainer minus engine log-prob at sampling time, (B, T)."""
         assert self._seen is not None
         # After the first update of a step the weights have moved; TRL kept what they said before.
-        at_sampling = inputs.get("old_per_token_logps", self._seen)
-        exact = _sampled(inputs) & (inputs["later_path"] == 0)
-        return (at_sampling - inputs["sampling_per_token_logps"]).where(exact, 0.0)
+        return inputs.get("old_per_token_logps", self._seen) - inputs["sampling_per_token_logps"]
 
     def _measure(self, inputs: dict[str, Any]) -> None:
         """Add the gaps of a micro-batch, by region, to ``measured``."""
-        assert self._seen is not None
-        sampled, later = _sampled(inputs), inputs["later_path"]
-        at_sampling = inputs.get("old_per_token_logps", self._seen)
-        gaps = (at_sampling - inputs["sampling_per_token_logps"]).abs()
-        self.measured.exact.add(gaps[sampled & (later == 0)])
-        self.measured.log_ratios.append(self._log_ratio(inputs)[sampled & (later == 0)].cpu())
+        log_ratio, sampled, later = self._log_ratio(inputs), _sampled(inputs), inputs["later_path"]
+        exact = log_ratio[_exact(inputs)]
+        self.measured.exact.add(exact.abs())
+        self.measured.log_ratios.append(exact.cpu())
         for number in later[sampled].unique().tolist():
             if number:
-                self.measured.by_path.setdefault(number, Gap()).add(gaps[sampled & (later == number)])
+                gaps = log_ratio[sampled & (later == number)].abs()
+                self.measured.by_path.setdefault(number, Gap()).add(gaps)
+
+
+def _exact(inputs: dict[str, Any]) -> torch.Tensor:
+    """The sampled tokens that engine and trainer must score alike, (B, T)."""
+    return _sampled(inputs) & (inputs["later_path"] == 0)
 
 
 def _sampled(inputs: dict[str, Any]) -> torch.Tensor:

@@ -1,8 +1,6 @@
 """The playground in a real browser: lanes that fill side by side, compare, files, keys, hostile text, a phone."""
 
 import json
-import os
-import shutil
 import time
 
 import httpx2
@@ -11,21 +9,8 @@ import pytest
 from parallel_r1.serve.guard import Limits
 from parallel_r1.trace.tags import render_block
 
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
-ARGUMENTS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 HOSTILE = "<img src=x onerror='window.pwned=1'></script><script>window.pwned=1</script>"
 browser_test = pytest.mark.browser
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("no chromium on this machine")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
